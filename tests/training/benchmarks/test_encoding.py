@@ -1,7 +1,5 @@
 """In a benchmark both sides do the same work, and the report says what was measured on which machine."""
 
-import json
-
 import numpy as np
 import pytest
 from sentence_transformers import SentenceTransformer
@@ -20,6 +18,7 @@ from csezoo.training.cli.parser import main
 from csezoo.training.errors import UserError
 from csezoo.training.evaluation.suites import evaluate_tasks
 from csezoo.training.evaluation.tasks.sts import load_task
+from csezoo.training.files import read_json
 from tests.conftest import SENTENCES
 from tests.repositories import tiny_repository
 from tests.training.senteval_files import YEARS
@@ -65,7 +64,7 @@ def test_the_command_writes_a_report(senteval, bases, tmp_path, capsys):
     model = ["--model", str(bases["roberta"]), "--pooling", "mean"]
     tasks = ["--tasks", "STS16", "STSBenchmark"]
     main(["benchmark", "sts", *model, *tasks, "--data", str(senteval), "--repeats", "1", "--out", str(out)])
-    report = json.loads(out.read_text(encoding="utf-8"))
+    report = read_json(out)
     assert f"ratio {report['ratio']:.3f}" in capsys.readouterr().out
     assert report["tasks"] == tasks[1:] and report["difference"] < 0.01 and report["pooling"] == "mean"
     assert report["command"].startswith("csezoo benchmark sts --model ")
@@ -87,7 +86,7 @@ def test_encoding_is_timed_on_mixed_lengths_and_on_one_length(which, bases, tmp_
     model = ["--model", str(tiny_repository(tmp_path / "model"))]
     model = model if which == "zoo" else ["--model", str(bases["bert"]), "--pooling", "mean"]
     main(["benchmark", "encode", *model, "--texts", str(file), "--repeats", "1", "--out", str(out)])
-    report = json.loads(out.read_text(encoding="utf-8"))
+    report = read_json(out)
     mixed, one_length = report["sets"]["mixed"], report["sets"]["one length"]
     assert mixed["texts"] == 60 and one_length["texts"] == 12 and mixed["difference"] < 1e-5
     assert one_length["tokens"] % 12 == 0 and mixed["tokens"] == 5 * one_length["tokens"]

@@ -1,6 +1,5 @@
 """Sizes are those of the saved weights, and times are measured for every model whose base is known."""
 
-import json
 import shutil
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from csezoo.training.benchmarks import serving
 from csezoo.training.cards.entries import entries
 from csezoo.training.cards.serving import Shape, read_serving, shape_of
 from csezoo.training.errors import UserError
+from csezoo.training.files import write_json
 from csezoo.training.recipes import load_recipe
 
 CARDS = Path(__file__).parents[3] / "model_cards"
@@ -58,7 +58,7 @@ def test_every_model_of_a_known_base_gets_size_and_time(bases, tmp_path, monkeyp
     report = serving.benchmark_serving(str(tmp_path / "cards"), [str(bases["bert"])], repeats=1)
     ((name, measured),) = report["shapes"].items()
     assert measured["cpu_ms_per_sentence"] > 0 and report["protocol"]["threads"] == 1
-    (tmp_path / "cards" / "serving.json").write_text(json.dumps(report), encoding="utf-8")
+    write_json(tmp_path / "cards" / "serving.json", report)
     first = entries(tmp_path / "cards")[0].model
     assert (first.name, first.bytes) == ("mine", measured["bytes"]) and name == first.base_model
 

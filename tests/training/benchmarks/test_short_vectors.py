@@ -6,7 +6,6 @@ from scipy.stats import spearmanr
 
 from csezoo.training.benchmarks.race import format_benchmark
 from csezoo.training.benchmarks.short_vectors import score_short_vectors, shortened
-from csezoo.training.cli.parser import main
 from csezoo.training.evaluation.sentence_vectors import SentenceVectors
 from csezoo.training.evaluation.tasks.retrieval import RetrievalTask
 from csezoo.training.evaluation.tasks.sts import PairTask
@@ -100,9 +99,3 @@ def test_the_report_compares_with_the_complete_vectors():
         "plain, 384 dimensions, float32: 1,536 bytes, STS 71.00 ± 1.41 (100.0% of complete), recall@10 71.00",
         "plain, 64 dimensions, binary: 8 bytes, STS 69.50 ± 0.71 (97.9% of complete), recall@10 69.50",
     ]
-
-
-def test_a_model_without_a_label_is_refused(capsys):
-    with pytest.raises(SystemExit):
-        main(["benchmark", "short", "--models", "runs/a/best", "--data", "none"])
-    assert "'runs/a/best' is not LABEL=MODEL; give a label, such as plain=runs/a/best" in capsys.readouterr().err

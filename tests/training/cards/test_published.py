@@ -1,6 +1,5 @@
 """The numbers of the papers are typed correctly, and compared with a run only if both measure the same."""
 
-import json
 import statistics
 
 import pytest
@@ -12,6 +11,7 @@ from csezoo.training.cards.results_files import format_rows, read_rows
 from csezoo.training.errors import UserError
 from csezoo.training.evaluation.report import AVERAGE
 from csezoo.training.evaluation.tasks.names import RELEASED_PAIRS, STS_TASKS, TRANSFER_TASKS
+from csezoo.training.files import write_json
 from csezoo.training.recipes import changes, load_recipe, recipe_names
 
 ENTRIES = [
@@ -63,7 +63,7 @@ def results_file(tmp_path):
         summary = [{"task": task, "mean": 70.0, "sd": 0.5, "n": 2} for task in (*STS_TASKS, AVERAGE)]
         report = {"model": "mine", "recipe": "simcse-bert-base-uncased", "method": "simcse", "changed": []}
         path = tmp_path / "results.json"
-        path.write_text(json.dumps({**report, "results": results, "summary": summary, **changes}), encoding="utf-8")
+        write_json(path, {**report, "results": results, "summary": summary, **changes})
         return read_rows(str(path))
 
     return write
@@ -124,7 +124,7 @@ def transfer_file(path, **changes):
         "changed": [],
         "results": rows,
     }
-    path.write_text(json.dumps(report), encoding="utf-8")
+    write_json(path, report)
     return read_rows(str(path))
 
 

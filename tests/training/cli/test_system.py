@@ -13,31 +13,13 @@ from transformers import AutoModelForMaskedLM
 
 from csezoo.training.cli import main
 from tests.conftest import tiny_config, tiny_tokenizer
-from tests.interpreters import as_a_user, run_python
+from tests.interpreters import EACH_COMMAND, as_a_user, run_python
 from tests.repositories import tiny_repository
 
 ROOT = Path(__file__).parents[3]
 # Root may read everything, unless it gives up these capabilities.
 TRAIN = "train simcse-bert-base-uncased --eval_data none --report_to none --base_model".split()
 TRAINED = [*TRAIN, "model", "--train_file", "texts.txt", "--output_dir"]
-# Runs commands in one process, which imports the libraries once. Each has the status, or the type of a defect.
-EACH = """
-import contextlib, io, json, sys
-from csezoo.training.cli import main
-answers = []
-for words in json.loads(sys.argv[1]):
-    error = io.StringIO()
-    with contextlib.redirect_stderr(error), contextlib.redirect_stdout(io.StringIO()):
-        try:
-            main(words)
-            code = 0
-        except SystemExit as stop:
-            code = stop.code
-        except BaseException as defect:
-            code = repr(defect)
-    answers.append([words, code, (error.getvalue().strip().splitlines() or [""])[-1]])
-print(json.dumps(answers))
-"""
 
 
 def answers(code, commands, *before):
@@ -48,7 +30,8 @@ def answers(code, commands, *before):
     else:
         done = run_python("-c", code, words, cwd=ROOT)
     assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
+    found = zip(commands, json.loads(done.stdout.splitlines()[-1]), strict=True)
+    return [[words, code, (err.strip().splitlines() or [""])[-1]] for words, (code, _, err, _) in found]
 
 
 @pytest.fixture
@@ -109,7 +92,7 @@ def test_what_may_not_be_read_is_one_line_in_every_command(what, files):
     for path in [closed] if what == "directory" else [path for path in closed.rglob("*") if path.is_file()]:
         path.chmod(0)
     try:
-        found = answers(EACH, reading(files, closed), *(user or ["env"]))
+        found = answers(EACH_COMMAND, reading(files, closed), *(user or ["env"]))
     finally:
         closed.chmod(0o755)
     assert [answer for answer in found if answer[1] != 2 or not answer[2].startswith("error: ")] == []
@@ -118,7 +101,7 @@ def test_what_may_not_be_read_is_one_line_in_every_command(what, files):
 NO_SPACE = f"""
 import resource
 resource.setrlimit(resource.RLIMIT_FSIZE, (10, resource.RLIM_INFINITY))
-{EACH.replace("print(", "resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2); print(")}"""
+{EACH_COMMAND.replace("print(", "resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2); print(")}"""
 
 
 def test_a_full_disk_is_one_line_in_every_writer(files):
@@ -164,7 +147,7 @@ def interrupt(event, arguments):
     if event == "open" and str(arguments[0]).endswith(("texts.txt", "recipe.yaml", "config.json", "results.json")):
         os.kill(os.getpid(), signal.SIGINT)
 sys.addaudithook(interrupt)
-{EACH}"""
+{EACH_COMMAND}"""
 
 
 def test_ctrl_c_exits_with_130_and_says_how_to_go_on_in_every_command(files):
@@ -205,7 +188,7 @@ def test_links_in_a_circle_are_one_line(files):
         ["audit", files / "loop"],
         [*TRAINED, files / "loop"],
     ]
-    found = answers(EACH, commands)
+    found = answers(EACH_COMMAND, commands)
     assert [answer for answer in found if answer[1] != 2 or not answer[2].startswith("error: ")] == []
 
 
@@ -262,5 +245,5 @@ def test_a_home_that_cannot_be_written_needs_no_cache(files):
     home.mkdir(mode=0o555)
     variables = ["env", "-u", "HF_HOME", "-u", "HF_DATASETS_CACHE", "-u", "XDG_CACHE_HOME", f"HOME={home}"]
     command = ["synonyms", files / "texts.txt", "--thesaurus", files / "words.txt", "--to", files / "s.csv"]
-    ((_, code, line),) = answers(EACH, [command], *user, *variables)
+    ((_, code, line),) = answers(EACH_COMMAND, [command], *user, *variables)
     assert (code, list(home.iterdir())) == (0, []), line

@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 from transformers import BertModel, DynamicCache, RobertaModel
 
+from csezoo.training.files import write_json
 from tests.conftest import tiny_config, tiny_tokenizer
 
 TEMPLATES = {"bert": ('This sentence of "', '" means[MASK].'), "roberta": ("This sentence : ' ", " ' means<mask>.")}
@@ -89,13 +90,13 @@ def write_vocabulary(directory: Path, family: str, settings: bool) -> None:
         (directory / "vocab.txt").write_text("\n".join(vocabulary) + "\n", encoding="utf-8")
     else:
         model = json.loads(tokenizer.backend_tokenizer.to_str())["model"]
-        (directory / "vocab.json").write_text(json.dumps(tokenizer.get_vocab()), encoding="utf-8")
+        write_json(directory / "vocab.json", tokenizer.get_vocab())
         merges = "".join(f"{' '.join(merge)}\n" for merge in model["merges"])
         (directory / "merges.txt").write_text(f"#version: 0.2\n{merges}", encoding="utf-8")
     if settings:
         values = {"do_lower_case": True} if family == "bert" else {"add_prefix_space": False}
         values |= {"model_max_length": 512, "name_or_path": "bert-base-uncased"}
-        (directory / "tokenizer_config.json").write_text(json.dumps(values), encoding="utf-8")
+        write_json(directory / "tokenizer_config.json", values)
 
 
 def write_checkpoint(directory: Path, kind: str, family: str, **sizes: int) -> Checkpoint:
@@ -124,7 +125,7 @@ def write_checkpoint(directory: Path, kind: str, family: str, **sizes: int) -> C
     if kind == "consert":
         written["output_hidden_states"] = True
         write_sentence_transformers(directory, config.hidden_size)
-    (place / "config.json").write_text(json.dumps(written), encoding="utf-8")
+    write_json(place / "config.json", written)
     write_vocabulary(place, family, settings=kind not in ("promptbert-unsup", "promptbert-sup"))
     return Checkpoint(kind, family, directory, state, raw.double())
 
@@ -145,7 +146,7 @@ def write_sentence_transformers(directory: Path, size: int) -> None:
         "1_Pooling/config.json": {"word_embedding_dimension": size, **pooling},
         "0_Transformer/sentence_bert_config.json": {"max_seq_length": 10},
     }.items():
-        (directory / name).write_text(json.dumps(content), encoding="utf-8")
+        write_json(directory / name, content)
 
 
 @torch.no_grad()

@@ -1,6 +1,5 @@
 """`csezoo convert --as base` makes safetensors of a pre-trained model that is a pickle."""
 
-import json
 import pickle
 
 import pytest
@@ -10,6 +9,7 @@ from transformers import AutoModelForMaskedLM, AutoTokenizer
 from csezoo.training.cli.parser import main
 from csezoo.training.converting.base_models import convert_base
 from csezoo.training.errors import UserError
+from csezoo.training.files import read_json
 from tests.conftest import tiny_config, tiny_tokenizer
 from tests.training.pickles import Trap
 
@@ -54,7 +54,7 @@ def test_a_pickle_becomes_the_same_masked_language_model(original, tmp_path, cap
     inputs = AutoTokenizer.from_pretrained(tmp_path / "base")("the small cat sees the house .", return_tensors="pt")
     with torch.no_grad():
         torch.testing.assert_close(converted(**inputs).logits, model(**inputs).logits, rtol=0, atol=0)
-    receipt = json.loads((tmp_path / "base" / "conversion.json").read_text())
+    receipt = read_json(tmp_path / "base" / "conversion.json")
     assert receipt["file"] == "pytorch_model.bin" and len(receipt["sha256"]) == 64
 
 
@@ -101,9 +101,3 @@ def test_every_pickle_of_the_old_format_is_looked_at(original, tmp_path, before)
     (directory / "pytorch_model.bin").write_bytes(b"".join(pickles))
     refused(directory, "is a pickle that imports .*open, which tensors in float32 do not need")
     assert not (tmp_path / "mark").exists()
-
-
-def test_a_pre_trained_model_has_no_serving(original, capsys):
-    with pytest.raises(SystemExit):
-        main(["convert", str(original[1]), "--as", "base", "--serving", "sts", "--to", "base"])
-    assert "--serving: a pre-trained model is not served" in capsys.readouterr().err

@@ -1,6 +1,5 @@
 """A checkpoint in a released layout becomes a repository of the zoo with the vectors of its authors' evaluation."""
 
-import json
 import re
 import subprocess
 import sys
@@ -12,6 +11,7 @@ from huggingface_hub import ModelCard
 from csezoo.modeling.contrastive.published import load_published
 from csezoo.training.cli.parser import main
 from csezoo.training.converting.convert import convert
+from csezoo.training.files import read_json
 from csezoo.training.publishing.audit import audit
 from csezoo.training.publishing.fingerprints import verify_repository
 from csezoo.training.recipes.released import kinds, released
@@ -49,7 +49,7 @@ def test_the_vectors_are_those_of_the_authors_evaluation(converted):
 
 def test_every_tensor_of_the_file_is_accounted_for(converted):
     checkpoint, directory, lines = converted
-    receipt = json.loads((directory / "conversion.json").read_text(encoding="utf-8"))
+    receipt = read_json(directory / "conversion.json")
     assert receipt["kept"].keys() | receipt["dropped"].keys() == checkpoint.state.keys()
     assert not receipt["kept"].keys() & receipt["dropped"].keys()
     assert receipt["file"] == "pytorch_model.bin" and receipt["as"] == checkpoint.kind
@@ -63,7 +63,7 @@ def test_the_repository_is_complete(converted):
     card = ModelCard.load(directory / "README.md")
     assert card.data.license == (kinds()[checkpoint.kind].license or "unknown")
     assert kinds()[checkpoint.kind].license_note.strip() in card.text
-    config = json.loads((directory / "config.json").read_text(encoding="utf-8"))
+    config = read_json(directory / "config.json")
     assert not {"gradient_checkpointing", "prefix_len"} & config.get("backbone_config", config).keys()
     assert ("backbone_config" in config) == (checkpoint.kind in ("diffaug", "promptbert-sup"))
 

@@ -1,16 +1,13 @@
 """From the authors' repository on a Hub to a repository of the zoo on the same Hub, by id and revision."""
 
-import json
-
 import pytest
 import torch
 from transformers import BertForMaskedLM
 
 from csezoo.modeling.contrastive.published import load_published
-from tests.clean_interpreter import run_without_csezoo
+from csezoo.training.files import read_json
 from tests.conftest import tiny_config
 from tests.interpreters import run_python
-from tests.repositories import publish_to
 from tests.training.converting.authors import TEXTS, authors_vectors, write_checkpoint
 
 NAME = "princeton-nlp/sup-simcse-bert-base-uncased"
@@ -41,7 +38,7 @@ def test_convert_reads_a_hub_id_at_a_revision(hub, convert, tmp_path):
     assert f"read      pytorch_model.bin of {NAME} at {first}" in done.stdout
     assert "the rules for it were written for commit 2d82fab" in done.stdout
     assert not [request for request in hub.requests if "msgpack" in request or "/discussions" in request]
-    receipt = json.loads((tmp_path / "zoo" / "conversion.json").read_text(encoding="utf-8"))
+    receipt = read_json(tmp_path / "zoo" / "conversion.json")
     assert (receipt["source"], receipt["revision"]) == (NAME, first)
     card = (tmp_path / "zoo" / "README.md").read_text(encoding="utf-8")
     assert f"[{NAME}](https://huggingface.co/{NAME}) at commit `{first}`" in card
@@ -74,23 +71,6 @@ def test_supervised_promptbert_can_be_served_with_the_base_models_transform(hub,
     assert f"the masked-LM transform of {base_name} does not fit this encoder" in done.stderr
 
 
-@pytest.mark.slow
-def test_a_converted_and_published_checkpoint_returns_the_authors_vectors(hub, convert, tmp_path):
-    checkpoint = write_checkpoint(tmp_path / "original", "simcse-sup", "bert")
-    put(hub, checkpoint)
-    assert convert().returncode == 0
-    published = publish_to(hub, tmp_path / "hf2", tmp_path / "zoo", "--tag", "v1")
-    assert published.returncode == 0, published.stderr
-    code = f"""
-import json
-from transformers import AutoModel
-model = AutoModel.from_pretrained("zoo/tiny", revision="v1", code_revision="v1", trust_remote_code=True)
-print(json.dumps(model.encode({TEXTS}).tolist()))
-"""
-    vectors = run_without_csezoo(code, tmp_path, **hub.environment(tmp_path / "hf3"))
-    torch.testing.assert_close(torch.tensor(vectors).double(), authors_vectors(checkpoint, TEXTS), atol=1e-5, rtol=0)
-
-
 def test_a_third_partys_conversion_is_not_read_without_saying_so(hub, convert, tmp_path):
     """A pull request is read only if it is asked for. Then the output, the card and the receipt name it."""
     checkpoint = write_checkpoint(tmp_path / "original", "simcse-sup", "bert")
@@ -102,4 +82,4 @@ def test_a_third_partys_conversion_is_not_read_without_saying_so(hub, convert, t
     note = "refs/pr/2 is a pull request: anybody can open one, so the weights may be a third party's"
     assert f"note      {note}" in done.stdout
     assert note[1:] in (tmp_path / "zoo" / "README.md").read_text(encoding="utf-8")
-    assert note in json.loads((tmp_path / "zoo" / "conversion.json").read_text(encoding="utf-8"))["notes"]
+    assert note in read_json(tmp_path / "zoo" / "conversion.json")["notes"]

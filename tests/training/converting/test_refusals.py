@@ -1,7 +1,6 @@
 """What `csezoo convert` refuses, each in one line: pickles that are not harmless, and files that do not fit."""
 
 import io
-import json
 import pickle
 import random
 import shutil
@@ -17,6 +16,8 @@ from csezoo.training.converting.convert import convert
 from csezoo.training.converting.pickles import read_pickle
 from csezoo.training.converting.source import find_source
 from csezoo.training.errors import UserError
+from csezoo.training.files import write_json
+from tests.repositories import edit_json
 from tests.training.converting.authors import write_checkpoint
 from tests.training.pickles import Trap
 
@@ -194,11 +195,6 @@ def test_a_prefix_encoder_that_does_not_fit_is_refused(tmp_path):
     refused(diffaug, "does not fit two views", kind="diffaug")
 
 
-def edit_config(checkpoint, **changes):
-    file = checkpoint.directory / "config.json"
-    file.write_text(json.dumps({**json.loads(file.read_text()), **changes}), encoding="utf-8")
-
-
 @pytest.mark.parametrize(
     ("changes", "match"),
     [
@@ -213,7 +209,7 @@ def edit_config(checkpoint, **changes):
     ],
 )
 def test_a_configuration_that_does_not_fit_is_refused(checkpoint, changes, match):
-    edit_config(checkpoint, **changes)
+    edit_json(checkpoint.directory / "config.json", **changes)
     refused(checkpoint, match)
 
 
@@ -248,10 +244,7 @@ def test_missing_files_are_named(checkpoint):
     ("changes", "match"),
     [
         ({"modules.json": [{"path": "", "type": "x.Transformer"}]}, "modules.json has Transformer; expected"),
-        (
-            {"1_Pooling/config.json": {"pooling_mode_pad_max_tokens": True}},
-            "pools by pooling_mode_pad_max_tokens",
-        ),
+        ({"1_Pooling/config.json": {"pooling_mode_pad_max_tokens": True}}, "pools by pooling_mode_pad_max_tokens"),
         ({"1_Pooling/config.json": {}}, "pools by nothing; expected one mode of the zoo"),
         ({"modules.json": [{"path": ""}]}, r"a module needs a type and a path, got \{'path': ''\}"),
         ({"modules.json": [{"type": "x.Transformer"}]}, "a module needs a type and a path"),
@@ -264,7 +257,7 @@ def test_missing_files_are_named(checkpoint):
 def test_other_sentence_transformers_directories_are_refused(tmp_path, changes, match):
     consert = write_checkpoint(tmp_path / "model", "consert", "bert")
     for name, content in changes.items():
-        (consert.directory / name).write_text(json.dumps(content), encoding="utf-8")
+        write_json(consert.directory / name, content)
     refused(consert, match, kind="consert")
 
 

@@ -15,10 +15,9 @@ from csezoo.training.data.texts import load_labelled, load_sentences, stream_tex
 from csezoo.training.errors import UserError, quoted
 from csezoo.training.evaluation.encoders import plain_encoder
 from csezoo.training.evaluation.tasks.sts import load_pairs_file
-from csezoo.training.loop.runs import run_recipe
 from csezoo.training.recipes import load_recipe, make_recipe
 from tests.conftest import SENTENCES
-from tests.training.runs import values
+from tests.training.runs import train, values
 
 # The examples of a test share one directory; each overwrites the file.
 DRAWN = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -68,19 +67,6 @@ def test_the_error_names_half_of_a_surrogate_pair_and_a_way_out(encoder):
 def test_any_bytes_as_a_training_file_are_read_or_refused_in_one_line(tmp_path, bases, name, content):
     file = tmp_path / f"drawn.{name}"
     file.write_bytes(content)
-    read_or_refused(bases, file)
-
-
-@DRAWN
-@given(
-    rows=st.lists(st.dictionaries(st.sampled_from(["text", "a", "0", ""]), ANYTHING), max_size=4),
-    name=st.sampled_from(["jsonl", "csv"]),
-)
-def test_any_rows_as_a_training_file_are_read_or_refused_in_one_line(tmp_path, bases, rows, name):
-    file = tmp_path / f"drawn.{name}"
-    as_csv = "\n".join(",".join(map(str, row.values())) for row in rows)
-    text = as_csv if name == "csv" else "\n".join(json.dumps(row) for row in rows)
-    file.write_text(text, encoding="utf-8", errors="replace")
     read_or_refused(bases, file)
 
 
@@ -158,7 +144,7 @@ def test_a_damaged_page_of_a_stream_is_one_line_wherever_it_is_read(tmp_path, ba
     # With a limit, the files are read in order.
     recipe |= {"train_file": None, "dataset": str(data), "max_train_sentences": len(sentences) + 1}
     with pytest.raises(UserError, match="^the stream could not be read") as error:
-        run_recipe(make_recipe(recipe))
+        train(recipe)
     assert is_one_line(error.value)
     assert (run / "checkpoints").is_dir() == (damaged == "1")
 
@@ -181,15 +167,15 @@ def test_one_training_sentence_is_refused(tmp_path, bases, train_file, keys):
     recipe = {"base_model": str(bases["bert"]), "eval_data": "none", "max_steps": 1, "report_to": "none", **keys}
     recipe |= {"train_file": str(train_file if "max_train_sentences" in keys else file)}
     with pytest.raises(UserError, match="the training data has one sentence; give two or more"):
-        run_recipe(make_recipe({**recipe, "output_dir": str(tmp_path / "run")}))
+        train(recipe, output_dir=str(tmp_path / "run"))
 
 
 def test_a_batch_of_one_sentence_is_refused_if_nothing_is_learnt_from_it(tmp_path, bases, train_file):
     recipe = {"base_model": str(bases["bert"]), "eval_data": "none", "max_steps": 1, "report_to": "none"}
     recipe |= {"train_file": str(train_file), "batch_size": 1, "output_dir": str(tmp_path / "run")}
     with pytest.raises(UserError, match="batch_size: 1 leaves a sentence without negatives, and the loss is 0"):
-        run_recipe(make_recipe(recipe))
-    run_recipe(make_recipe({**recipe, "mlm_weight": 0.1}))  # the masked words are learnt
+        train(recipe)
+    train(recipe, mlm_weight=0.1)  # the masked words are learnt
 
 
 def test_the_error_of_a_long_score_is_short(tmp_path):

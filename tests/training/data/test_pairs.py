@@ -176,23 +176,6 @@ def interrupt(command, to, monkeypatch):
     return partial
 
 
-@pytest.mark.parametrize(
-    "words, line",
-    [
-        (["--batch_size", "0"], "batch_size: 0 must be at least 1"),
-        (["--beams", "0"], "beams: 0 must be at least 1"),
-        (["--beams", "9" * 20], f"beams: {'9' * 20} must be at least 1 and at most 10,000"),
-        (["--to", "nowhere/pairs.csv"], "nowhere is not a directory"),
-    ],
-)
-def test_a_mistake_of_the_command_is_found_before_the_models_are_loaded(words, line, tmp_path, capsys):
-    (tmp_path / "text.txt").write_text("the cat\n", encoding="utf-8")
-    command = ["backtranslate", str(tmp_path / "text.txt"), "--forward", "none", "--back", "none"]
-    with pytest.raises(SystemExit):
-        main([*command, "--to", str(tmp_path / "pairs.csv"), *words])
-    assert line in capsys.readouterr().err
-
-
 def test_a_carriage_return_in_a_text_ends_no_row(tmp_path):
     pairs = [("one\rtwo", "three"), ('a "b", c', "d")]
     write_pairs(tmp_path / "pairs.csv", ("text", "next"), lambda done: [pairs[done:]])

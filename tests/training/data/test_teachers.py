@@ -13,10 +13,9 @@ from csezoo.training.cards.card_tables import command
 from csezoo.training.data.teachers import Teachers
 from csezoo.training.embedding.embed import embed_file
 from csezoo.training.errors import UserError
-from csezoo.training.loop.runs import run_recipe
-from csezoo.training.recipes import load_recipe, make_recipe
+from csezoo.training.recipes import load_recipe
 from tests.conftest import SENTENCES
-from tests.training.runs import lines, same_run, values
+from tests.training.runs import lines, same_run, train, values
 
 SIZES = (3, 5)
 
@@ -66,19 +65,18 @@ def test_a_run_distils_rankings_and_resumes_bit_for_bit(
 ):
     keys = {"teachers": teachers, "rank_weight": 0.5, "rank_loss": loss, "eval_steps": 1, "max_steps": 3}
     recipe = values(bases["bert"], train_file, dev_file, tmp_path / "whole", **keys)
-    run_recipe(make_recipe(recipe))
+    train(recipe)
     logged = [line for line in lines(tmp_path / "whole") if "loss" in line]
     for line in logged:
         assert line["loss"] == pytest.approx(line["contrastive"] + 0.5 * line["rank"], rel=1e-5)
     broken = {**recipe, "output_dir": str(tmp_path / "broken")}
     train_up_to("step 2  dev", broken)
-    run_recipe(make_recipe(broken))
+    train(broken)
     same_run(tmp_path / "whole", tmp_path / "broken")
 
 
 def test_a_card_names_the_teachers_without_their_paths(tiny, teachers, tmp_path):
-    keys = {"teachers": teachers, "rank_weight": 0.5, "max_steps": 1}
-    run_recipe(make_recipe(tiny(**keys)))
+    train(tiny(teachers=teachers, rank_weight=0.5, max_steps=1))
     card = (tmp_path / "run" / "best" / "README.md").read_text(encoding="utf-8")
     names = [Path(directory).name for directory in teachers]
     assert f"| teachers | {', '.join(names)} |" in card and "| teacher_share | 0.5 |" in card
@@ -89,25 +87,22 @@ def test_a_card_names_the_teachers_without_their_paths(tiny, teachers, tmp_path)
 
 
 def test_distillation_alone_needs_no_dropout(tiny, teachers, tmp_path):
-    keys = {"teachers": teachers, "rank_weight": 1, "contrastive_weight": 0, "dropout": 0, "max_steps": 1}
-    run_recipe(make_recipe(tiny(**keys)))
+    train(tiny(teachers=teachers, rank_weight=1, contrastive_weight=0, dropout=0, max_steps=1))
     assert [line["loss"] == line["rank"] for line in lines(tmp_path / "run") if "loss" in line] == [True]
 
 
 def test_a_run_with_other_teachers_is_not_resumed(tiny, teachers, tmp_path, train_up_to):
-    keys = {"teachers": teachers[:1], "rank_weight": 0.5, "eval_steps": 1, "max_steps": 3}
-    recipe = tiny(**keys)
+    recipe = tiny(teachers=teachers[:1], rank_weight=0.5, eval_steps=1, max_steps=3)
     train_up_to("step 2  dev", recipe)
     shard = next(iter(sorted((tmp_path / "teacher-3").glob("*.parquet"))))
     shard.rename(shard.with_name("part-99999-of-99999.parquet"))  # the same vectors in another order
     with pytest.raises(UserError, match="teacher"):
-        run_recipe(make_recipe(recipe))
+        train(recipe)
 
 
 def test_a_directory_without_vectors_is_refused(tiny):
-    keys = {"teachers": ["nothere"], "rank_weight": 1.0}
     with pytest.raises(UserError, match="teachers: nothere has no Parquet files; .*csezoo encode"):
-        run_recipe(make_recipe(tiny(**keys)))
+        train(tiny(teachers=["nothere"], rank_weight=1.0))
 
 
 def test_a_sentence_without_a_vector_is_named(teachers):

@@ -21,7 +21,6 @@ from csezoo.training.evaluation.encoders import PLAIN_POOLINGS, load_encoder, mo
 from csezoo.training.loop.building import build
 from csezoo.training.publishing.repository import save_card, save_repository
 from csezoo.training.recipes import dump_recipe, load_recipe
-from tests.clean_interpreter import run_without_csezoo
 from tests.conftest import SENTENCES, tiny_tokenizer
 from tests.hub_server import HubServer
 from tests.interpreters import run_python
@@ -240,20 +239,6 @@ def test_damaged_weights_are_a_one_line_error(bases, repositories, tmp_path, whi
     weights = copy / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-100])
     assert str(copy) in refusal(str(copy), **options)
-
-
-def test_sentence_transformers_loads_every_repository_without_csezoo(repositories, tmp_path):
-    directories = [str(directory) for directory in repositories.values()]
-    code = f"""
-import json
-from sentence_transformers import SentenceTransformer
-from sentence_transformers import __version__ as sentence_transformers_version
-models = [SentenceTransformer(directory, trust_remote_code=True) for directory in {directories}]
-print(json.dumps([model.encode({TEXTS}).tolist() for model in models]))
-"""
-    results = run_without_csezoo(code, tmp_path)
-    for directory, vectors in zip(directories, results, strict=True):
-        same(vectors, load_encoder(directory)[0](TEXTS))
 
 
 @pytest.mark.parametrize(("kind", "pooling"), RECIPES)

@@ -11,6 +11,7 @@ from csezoo.training.cli.parser import main
 from csezoo.training.errors import UserError
 from csezoo.training.evaluation.glue.data import HUB, RELEASED_EXAMPLES, TASKS, GlueTask, load_glue_task
 from csezoo.training.evaluation.glue.fine_tuning import FineTuning, classifier, finetune, measure, pair_tokenizer
+from csezoo.training.files import read_json, write_json
 from csezoo.training.loading.tokenizers import load_tokenizer
 from csezoo.training.loop.building import build
 from csezoo.training.publishing.repository import save_repository
@@ -223,7 +224,7 @@ def test_the_command_prints_mean_and_deviation_over_seeds(bases, tmp_path, capsy
     options = ["--data", str(tmp_path), "--epochs", "1", "--learning_rate", "1e-3", "--out", str(out)]
     main(["glue", str(bases["bert"]), "--tasks", "WNLI", "--seeds", "1", "2", *options])
     (line,) = capsys.readouterr().out.splitlines()
-    report = json.loads(out.read_text(encoding="utf-8"))
+    report = read_json(out)
     assert [result["seed"] for result in report["results"]] == [1, 2]
     values = [result["value"] for result in report["results"]]
     cell = f"{np.mean(values):.2f} ± {np.std(values, ddof=1):.2f}"
@@ -239,14 +240,13 @@ def test_runs_in_the_results_file_are_kept_and_not_repeated(bases, tmp_path, cap
     out = tmp_path / "glue.json"
 
     def results(*options, model="bert"):
-        arguments = ["--data", str(tmp_path), "--out", str(out), *options]
-        main(["glue", str(bases[model]), "--tasks", "WNLI", *arguments])
-        return json.loads(out.read_text(encoding="utf-8"))["results"]
+        main(["glue", str(bases[model]), "--tasks", "WNLI", "--data", str(tmp_path), "--out", str(out), *options])
+        return read_json(out)["results"]
 
     results("--seeds", "1", "--epochs", "1")
-    report = json.loads(out.read_text(encoding="utf-8"))
+    report = read_json(out)
     report["results"][0]["value"] = -1.0  # no run returns this
-    out.write_text(json.dumps(report), encoding="utf-8")
+    write_json(out, report)
     first, second = results("--seeds", "1", "2", "--epochs", "1")
     assert (first["seed"], first["value"], second["seed"]) == (1, -1.0, 2) and second["value"] >= 0
     again = results("--seeds", "1", "2", "--epochs", "2")

@@ -4,7 +4,6 @@ mteb runs in processes of its own, because its imports warn.
 """
 
 import csv
-import json
 import sys
 
 import pytest
@@ -13,6 +12,7 @@ from csezoo.training.cli.parser import main
 from csezoo.training.evaluation.encoders import load_encoder
 from csezoo.training.evaluation.mteb_tasks import revision_of
 from csezoo.training.evaluation.tasks.names import RELEASED_PAIRS
+from csezoo.training.files import read_json
 from tests.conftest import SENTENCES
 from tests.interpreters import run_python
 from tests.repositories import tiny_repository
@@ -78,7 +78,7 @@ def test_a_bag_of_words_has_its_name_as_revision():
 
 def score(folder) -> dict:
     (file,) = folder.glob("results/zoo__tiny/*/STS12.json")
-    return json.loads(file.read_text(encoding="utf-8"))
+    return read_json(file)
 
 
 @pytest.mark.slow
@@ -91,7 +91,7 @@ def test_the_folder_is_that_of_the_results_repository(folders):
     revisions = set()
     for name in ("ours", "theirs"):
         (meta,) = (folders / name).glob("results/zoo__tiny/*/model_meta.json")
-        described = json.loads(meta.read_text(encoding="utf-8"))
+        described = read_json(meta)
         assert (described["name"], described["embed_dim"], described["open_weights"]) == ("zoo/tiny", 32, True)
         assert described["revision"] == meta.parent.name and meta.parent.name.startswith("sha256-")
         revisions.add(meta.parent.name)

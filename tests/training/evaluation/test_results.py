@@ -13,6 +13,7 @@ from csezoo.training.evaluation.results import ResultsFile
 from csezoo.training.evaluation.suites import evaluate
 from csezoo.training.evaluation.tasks.names import DEV_TASK
 from csezoo.training.evaluation.tasks.sts import load_task
+from csezoo.training.files import read_json, write_json
 from tests.conftest import SENTENCES
 from tests.interpreters import CONTEXT
 
@@ -63,7 +64,7 @@ def run(data, out):
 
 
 def stored(out) -> list[dict]:
-    return json.loads(out.read_text(encoding="utf-8"))["results"]
+    return read_json(out)["results"]
 
 
 def test_a_second_run_reads_its_results_from_the_file(run, out):
@@ -123,9 +124,9 @@ def test_the_hub_commit_of_the_same_files_does_not_matter(run, out):
 
 
 def test_other_keys_of_the_file_are_kept(run, out):
-    out.write_text(json.dumps({"model": "mine", "note": "kept", "results": []}), encoding="utf-8")
+    write_json(out, {"model": "mine", "note": "kept", "results": []})
     results = run("sts-dev")
-    assert json.loads(out.read_text(encoding="utf-8")) == {"model": "mine", "note": "kept", "results": results}
+    assert read_json(out) == {"model": "mine", "note": "kept", "results": results}
 
 
 def test_a_reader_always_finds_a_complete_file(out):

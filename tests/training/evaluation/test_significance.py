@@ -1,7 +1,5 @@
 """The paired bootstrap, and tables of results."""
 
-import json
-
 import numpy as np
 import pytest
 from scipy.stats import spearmanr
@@ -13,6 +11,7 @@ from csezoo.training.evaluation.significance import Similarities, compare, paire
 from csezoo.training.evaluation.tasks.retrieval import RetrievalTask
 from csezoo.training.evaluation.tasks.search import SearchTask, load_search
 from csezoo.training.evaluation.tasks.sts import PairTask
+from csezoo.training.files import write_json
 from csezoo.training.tuning.criteria import HOW_RELIABLE
 from tests.conftest import SENTENCES
 
@@ -144,7 +143,7 @@ def files(tmp_path):
     scored.append({"task": "STSBenchmark geometry", "metric": "uniformity", "value": -2.5})
     evaluated = {"model": "dir/c", "results": scored}
     for name, content in (("run.json", run), ("evaluated.json", evaluated)):
-        (tmp_path / name).write_text(json.dumps(content), encoding="utf-8")
+        write_json(tmp_path / name, content)
     return [str(tmp_path / "run.json"), str(tmp_path / "evaluated.json")]
 
 
@@ -175,7 +174,7 @@ def test_a_column_of_different_data_is_named(files, tmp_path, capsys):
     for name, sha256 in (("a", "x"), ("b", "x"), ("c", "y")):
         scored = {"task": "test", "metric": "spearman", "value": 70.0, "sha256": sha256}
         content = {"model": name, "results": [scored, {**scored, "task": "STS12", "sha256": "z"}]}
-        (tmp_path / f"{name}.json").write_text(json.dumps(content), encoding="utf-8")
+        write_json(tmp_path / f"{name}.json", content)
     a, b, c = (str(tmp_path / f"{name}.json") for name in "abc")
     main(["table", a, b])
     assert not capsys.readouterr().err
@@ -216,20 +215,6 @@ def test_the_command_compares_without_labels_and_says_how_weak_that_is(bases, tm
     (tmp_path / "text.txt").write_text("\n".join(SENTENCES[:20]), "utf-8")
     printed = "\n".join(run(capsys, bases["bert"], "--sentences", str(tmp_path / "text.txt")))
     assert "contrastive loss on 20 held-out sentences" in printed and HOW_RELIABLE in printed
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--passages", "p.txt"], "--passages: they are searched for the passages of --queries"),
-        (["--sentences", "s.txt", "--pairs", "p.csv"], "--sentences: labels are the better judge"),
-        (["--queries", "none.csv"], "none.csv does not exist; give a CSV file with the columns query and passage"),
-    ],
-)
-def test_the_command_refuses_options_that_do_not_fit(options, message, capsys):
-    with pytest.raises(SystemExit) as stop:
-        main(["compare", "a", "b", *options])
-    assert stop.value.code == 2 and message in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from safetensors.torch import load_file, save_file
 
 from csezoo.modeling.contrastive.published import load_published
 from csezoo.training.cli.parser import main
+from csezoo.training.files import write_json
 from tests.clean_interpreter import run_without_csezoo
 from tests.hub_server import HubServer
 from tests.repositories import PROMPT, publish_each, tiny_repository
@@ -18,7 +19,7 @@ LAYERS = {"projection": "tanh", "projection_at_test": True, "whitening_size": 8}
 def edit(directory, name, change):
     path = directory / name
     content = json.loads(path.read_text(encoding="utf-8"))
-    path.write_text(json.dumps(change(content)), encoding="utf-8")
+    write_json(path, change(content))
 
 
 def edit_tensors(directory, name, change):

@@ -1,6 +1,5 @@
 """Loading is safe: it reads no pickle, fetches no code, follows no path outside and trusts no size in a file."""
 
-import json
 import shutil
 from pathlib import Path
 
@@ -16,35 +15,30 @@ from csezoo.modeling.pooling import pool
 from csezoo.training.data.translation import translator
 from csezoo.training.errors import UserError
 from csezoo.training.evaluation.encoders import load_encoder, model_receipt
+from csezoo.training.files import read_json, write_json
 from csezoo.training.loading.backbones import load_backbone, run_once
 from csezoo.training.loading.sizes import refuse_oversized
 from csezoo.training.loop.building import build
-from csezoo.training.loop.runs import run_recipe
 from csezoo.training.publishing.export import export
 from csezoo.training.publishing.fingerprints import verify_repository
 from csezoo.training.recipes import load_recipe, make_recipe
 from tests.conftest import tiny_tokenizer
 from tests.interpreters import run_python
-from tests.repositories import tiny_repository
+from tests.repositories import edit_json, tiny_repository
 from tests.training.pickles import Trap
-from tests.training.runs import values
+from tests.training.runs import train, values
 
 
 @pytest.fixture(scope="module")
 def checkpoint(bases, train_file, dev_file, tmp_path_factory) -> Path:
     output = tmp_path_factory.mktemp("safe") / "run"
-    run_recipe(make_recipe(values(bases["bert"], train_file, dev_file, output, max_steps=1)), show=False)
+    train(values(bases["bert"], train_file, dev_file, output, max_steps=1))
     return output / "best"
 
 
 @pytest.fixture
 def copy(checkpoint, tmp_path) -> Path:
     return Path(shutil.copytree(checkpoint, tmp_path / "copy"))
-
-
-def edit_json(path: Path, **changes):
-    content = json.loads(path.read_text(encoding="utf-8"))
-    path.write_text(json.dumps({**content, **changes}), encoding="utf-8")
 
 
 def with_pickled_weights(directory: Path, mark: Path) -> Path:
@@ -98,9 +92,9 @@ except UserError as error:
 def foreign(checkpoint, tmp_path) -> Path:
     """A copy that has no key of the zoo: any model of sentence-transformers."""
     directory = Path(shutil.copytree(checkpoint, tmp_path / "foreign"))
-    config = json.loads((directory / "config.json").read_text(encoding="utf-8"))
+    config = read_json(directory / "config.json")
     del config["csezoo"], config["auto_map"]
-    (directory / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    write_json(directory / "config.json", config)
     return directory
 
 
@@ -116,7 +110,7 @@ def test_pickled_weights_of_a_module_of_the_zoo_are_refused(tmp_path):
 
 def test_pickled_weights_of_a_sentence_transformers_module_are_refused(foreign, tmp_path):
     modules = [{"idx": 1, "name": "1", "path": "1_Dense", "type": "sentence_transformers.models.Dense"}]
-    (foreign / "modules.json").write_text(json.dumps(modules), encoding="utf-8")
+    write_json(foreign / "modules.json", modules)
     (foreign / "1_Dense").mkdir()
     torch.save({"weight": Trap(tmp_path / "mark")}, foreign / "1_Dense" / "pytorch_model.bin")
     with pytest.raises(UserError, match="1_Dense/pytorch_model.bin is a pickle, which is never read"):
@@ -135,11 +129,11 @@ def test_pickled_weights_of_a_static_embedding_are_refused(tmp_path, place):
     of = "sentence_transformers.sentence_transformer.modules"
     static, router = f"{of}.static_embedding.StaticEmbedding", "sentence_transformers.base.modules.router.Router"
     module = {"idx": 0, "name": "0", "path": folder.split("/")[0], "type": router if folder else static}
-    (model / "modules.json").write_text(json.dumps([module]), encoding="utf-8")
+    write_json(model / "modules.json", [module])
     if folder:
         config = model / "0_Router" / ("router_config.json" if place == "a router" else "config.json")
         parameters = {"types": {"query": static}, "structure": {"query": ["query"]}, "parameters": {}}
-        config.write_text(json.dumps(parameters), encoding="utf-8")
+        write_json(config, parameters)
     with pytest.raises(UserError, match=f"model: {folder}pytorch_model.bin is a pickle, which is never read"):
         load_encoder(str(model))
     assert not (tmp_path / "mark").exists()
@@ -147,7 +141,7 @@ def test_pickled_weights_of_a_static_embedding_are_refused(tmp_path, place):
 
 def test_code_of_a_sentence_transformers_model_does_not_run(foreign, tmp_path):
     modules = [{"idx": 0, "name": "0", "path": "", "type": "module_of_the_model.Module"}]
-    (foreign / "modules.json").write_text(json.dumps(modules), encoding="utf-8")
+    write_json(foreign / "modules.json", modules)
     code = f"open({str(tmp_path / 'mark')!r}, 'w').close()\n"
     (foreign / "module_of_the_model.py").write_text(code, encoding="utf-8")
     with pytest.raises(UserError, match="could not be loaded"):
@@ -159,10 +153,10 @@ def test_code_of_a_sentence_transformers_model_does_not_run(foreign, tmp_path):
 def test_a_module_path_outside_the_model_is_refused(copy, foreign, number, tmp_path):
     """Also if there is such a module."""
     shutil.copytree(copy / "1_Pooling", tmp_path / "elsewhere")
-    modules = json.loads((copy / "modules.json").read_text(encoding="utf-8"))
+    modules = read_json(copy / "modules.json", list)
     modules[number]["path"] = "../elsewhere"
     for directory in (copy, foreign):
-        (directory / "modules.json").write_text(json.dumps(modules), encoding="utf-8")
+        write_json(directory / "modules.json", modules)
     with pytest.raises(UserError, match="modules.json has .*'path': '../elsewhere'.*, which is no module in it"):
         load_encoder(str(copy))
     with pytest.raises(UserError, match="modules.json names ../elsewhere, which is outside of the model"):
@@ -170,7 +164,7 @@ def test_a_module_path_outside_the_model_is_refused(copy, foreign, number, tmp_p
 
 
 def test_a_fingerprint_cannot_name_files_outside_the_repository(copy):
-    fingerprint = json.loads((copy / "fingerprint.json").read_text(encoding="utf-8"))
+    fingerprint = read_json(copy / "fingerprint.json")
     edit_json(copy / "fingerprint.json", files={**fingerprint["files"], "../secret": "0" * 64})
     with pytest.raises(UserError, match="../secret is outside of the repository"):
         verify_repository(str(copy))
@@ -180,10 +174,10 @@ def test_a_fingerprint_cannot_name_files_outside_the_repository(copy):
 def test_a_configuration_cannot_make_loading_fetch_code(tmp_path, place):
     """An `auto_map` names another repository. Following it would download that repository's code."""
     directory = tiny_repository(tmp_path / "model", "simcse" if place == "plain" else "diffaug")
-    config = json.loads((directory / "config.json").read_text(encoding="utf-8"))
+    config = read_json(directory / "config.json")
     auto_map = {name: f"evil/repository--code.{name}" for name in ("AutoConfig", "AutoModel")}
     (config["backbone_config"] if place.startswith("backbone") else config)["auto_map"] = auto_map
-    (directory / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    write_json(directory / "config.json", config)
     encode, _ = load_encoder(str(directory))
     assert encode(["a cat"]).shape == (1, 32)
 
@@ -236,7 +230,7 @@ def test_a_sentence_transformers_model_larger_than_memory_is_refused(bases, tmp_
     width = encoder.get_embedding_dimension()
     model = SentenceTransformer(modules=[encoder, Pooling(width, "mean"), Dense(width, 8)])
     model.save(str(tmp_path / "model"))
-    modules = json.loads((tmp_path / "model" / "modules.json").read_text(encoding="utf-8"))
+    modules = read_json(tmp_path / "model" / "modules.json", list)
     edit_json(tmp_path / "model" / modules[module]["path"] / "config.json", **changes)
     with pytest.raises(UserError, match="needs .* GiB for parameters"):
         load_encoder(str(tmp_path / "model"))
@@ -309,7 +303,7 @@ def test_weights_in_parts_are_loaded_and_all_of_them_are_in_the_checksum(bases, 
     sums, vectors = set(), []
     for part in ("a", "b"):
         index = {"metadata": {}, "weight_map": dict.fromkeys(tensors, f"{part}/w.safetensors")}
-        (base / "model.safetensors.index.json").write_text(json.dumps(index), encoding="utf-8")
+        write_json(base / "model.safetensors.index.json", index)
         encode, receipt = load_encoder(str(base), pooling="cls")
         sums.add(receipt["model_sha256"])
         vectors.append(encode(["a cat"]))

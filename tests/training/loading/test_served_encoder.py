@@ -1,6 +1,5 @@
 """A repository of sentence-transformers as a base model: what is taken over, named, written back, and refused."""
 
-import json
 import logging
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from sentence_transformers.sentence_transformer.modules import Dense, LayerNorm,
 from transformers import AutoModel
 
 from csezoo.training.errors import UserError
+from csezoo.training.files import read_json, write_json
 from csezoo.training.loading.served_encoder import follow_base, load_as_served, served_encoder
 from csezoo.training.loop.building import build
 from csezoo.training.loop.served.fitted_maps import fit_map
@@ -113,7 +113,7 @@ def test_training_reads_the_default_prompt_and_the_repository_s_length(bases, tm
 def test_lower_casing_of_the_repository_is_part_of_the_tokenizer(bases, tmp_path):
     sentence_transformer(bases["roberta"]).save(str(tmp_path / "served"))
     settings = tmp_path / "served" / "sentence_bert_config.json"
-    settings.write_text(json.dumps({"max_seq_length": 24, "do_lower_case": True}), encoding="utf-8")
+    write_json(settings, {"max_seq_length": 24, "do_lower_case": True})
     theirs = SentenceTransformer(str(tmp_path / "served"), device="cpu")
     recipe = recipe_on(tmp_path / "served")
     built = build(recipe)
@@ -154,9 +154,7 @@ def test_a_bare_encoder_tells_nothing(base):
 
 
 def change(directory: Path, file: str, value=None, **changes) -> None:
-    content = json.loads((directory / file).read_text(encoding="utf-8"))
-    content = {**content, **changes} if value is None else value
-    (directory / file).write_text(json.dumps(content), encoding="utf-8")
+    write_json(directory / file, value or {**read_json(directory / file), **changes})
 
 
 def modules(*kinds: str) -> list[dict]:
@@ -168,16 +166,8 @@ def modules(*kinds: str) -> list[dict]:
     ("file", "changes", "reason"),
     [
         ("modules.json", {"value": modules("Router")}, "its Router cannot be taken over (it encodes queries and"),
-        (
-            "modules.json",
-            {"value": modules("CLIPModel")},
-            "its CLIPModel cannot be taken over (it also encodes images",
-        ),
-        (
-            "modules.json",
-            {"value": modules("StaticEmbedding")},
-            "its StaticEmbedding cannot be taken over (its tokens",
-        ),
+        ("modules.json", {"value": modules("CLIPModel")}, "its CLIPModel cannot be taken over (it also encodes"),
+        ("modules.json", {"value": modules("StaticEmbedding")}, "its StaticEmbedding cannot be taken over (its"),
         ("modules.json", {"value": modules("Transformer", "CNN")}, "its encoder is followed by CNN (it trains convo"),
         ("modules.json", {"value": modules("Transformer", "SpladePooling")}, "followed by SpladePooling (its vectors"),
         ("modules.json", {"value": modules("Transformer")}, "its encoder is followed by nothing (not by a Pooling)"),
@@ -186,38 +176,18 @@ def modules(*kinds: str) -> list[dict]:
         ("modules.json", {"value": [{"type": "Transformer", "path": "../x"}]}, "which is no module in it"),
         ("modules.json", {"value": [{"type": "Transformer", "path": "0_T"}]}, "its encoder is in the folder 0_T"),
         ("1_Pooling/config.json", {"pooling_mode": "weightedmean"}, "its pooling 'weightedmean' cannot be taken over"),
-        (
-            "1_Pooling/config.json",
-            {"pooling_mode": "cls+mean"},
-            "its pooling 'cls+mean' cannot be taken over (the zoo",
-        ),
-        (
-            "1_Pooling/config.json",
-            {"embedding_dimension": 7},
-            "1_Pooling/config.json is for 7 dimensions, its encoder",
-        ),
+        ("1_Pooling/config.json", {"pooling_mode": "cls+mean"}, "its pooling 'cls+mean' cannot be taken over (the"),
+        ("1_Pooling/config.json", {"embedding_dimension": 7}, "1_Pooling/config.json is for 7 dimensions, its"),
         ("1_Pooling/config.json", {"include_prompt": False}, "its pooling leaves out the tokens of a prompt"),
         ("2_Dense/config.json", {"in_features": 7}, "2_Dense is for 7 dimensions, it gets 32"),
         ("2_Dense/config.json", {"out_features": "many"}, "2_Dense makes 'many' dimensions"),
-        (
-            "2_Dense/config.json",
-            {"activation_function": "os.system"},
-            "the activation of 2_Dense, 'os.system', is not",
-        ),
+        ("2_Dense/config.json", {"activation_function": "os.system"}, "the activation of 2_Dense, 'os.system', is"),
         ("3_LayerNorm/config.json", {"dimension": 7}, "3_LayerNorm is for 7 dimensions, it gets 24"),
-        (
-            "config_sentence_transformers.json",
-            {"prompts": {"query": 3}},
-            "named_prompts: 'query' is 3, which is no text",
-        ),
+        ("config_sentence_transformers.json", {"prompts": {"query": 3}}, "named_prompts: 'query' is 3, which is no"),
         ("config_sentence_transformers.json", {"prompts": ["a"]}, "named_prompts: ['a'] must be texts by name"),
         ("config_sentence_transformers.json", {"prompts": {"query": "{task}: "}}, "which depends on a task"),
         ("config_sentence_transformers.json", {"default_prompt_name": "x"}, "default_prompt_name: 'x' is none of"),
-        (
-            "config_sentence_transformers.json",
-            {"similarity_fn_name": "x"},
-            "its similarity 'x' is none of cosine, dot",
-        ),
+        ("config_sentence_transformers.json", {"similarity_fn_name": "x"}, "its similarity 'x' is none of cosine"),
         ("config_sentence_transformers.json", {"truncate_dim": "x"}, "has truncate_dim: 'x', which is no number of"),
     ],
 )

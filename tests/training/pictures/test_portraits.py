@@ -80,12 +80,6 @@ def test_the_command_draws_each_picture(real_data, bases, tmp_path, of, options)
     assert is_png(tmp_path / "p.png")
 
 
-def test_a_format_other_than_png_is_refused(capsys):
-    with pytest.raises(SystemExit):
-        main(["portrait", "nowhere", "--of", "pairs", "--out", "p.pdf"])
-    assert "out: p.pdf is not a PNG file" in capsys.readouterr().err
-
-
 def test_layer_scores_match_the_pooled_hidden_states(bases):
     pairs = list(zip(SENTENCES[:40], SENTENCES[20:60], strict=True))
     task = PairTask("toy", pairs, [float(i % 6) for i in range(40)], "here")

@@ -132,10 +132,7 @@ def test_an_absurd_value_is_refused_with_what_is_allowed(values):
         ({"lr_scheduler": "stepped"}, "lr_boundaries and lr_factors belong to lr_scheduler stepped: give both"),
         ({"lr_boundaries": [5], "lr_factors": [0.5]}, "lr_boundaries and lr_factors belong to lr_scheduler stepped"),
         ({"lr_scheduler": "stepped", "lr_boundaries": [5, 9], "lr_factors": [0.5]}, "with as many numbers"),
-        (
-            {"lr_scheduler": "stepped", "lr_boundaries": [9, 5], "lr_factors": [1, 0]},
-            "lr_boundaries: [9, 5] must rise",
-        ),
+        ({"lr_scheduler": "stepped", "lr_boundaries": [9, 5], "lr_factors": [1, 0]}, "lr_boundaries: [9, 5] must"),
         ({"lr_scheduler": "stepped", "lr_boundaries": [9], "lr_factors": [1], "warmup_ratio": 0.1}, "has no warm-up"),
         ({"lr_scheduler": "polynomial", "learning_rate": 1e-7}, "learning_rate: polynomial falls to 1e-07, got 1e-07"),
         ({"lr_scheduler": "polynomial", "nli_learning_rate": 0}, "nli_learning_rate: polynomial falls to 1e-07, got"),

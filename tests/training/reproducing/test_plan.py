@@ -1,6 +1,5 @@
 """From an item to its runs: subsets, seeds, shared runs, profiles, estimates."""
 
-import json
 import re
 from pathlib import Path
 
@@ -8,6 +7,7 @@ import pytest
 
 from csezoo.training.cli.parser import main
 from csezoo.training.errors import UserError
+from csezoo.training.files import write_json
 from csezoo.training.recipes import load_recipe
 from csezoo.training.reproducing.estimates import estimate
 from csezoo.training.reproducing.manifests import load_item
@@ -139,7 +139,7 @@ def test_a_suite_that_was_begun_is_measured_to_its_end(tmp_path):
     ((run,),) = (row.runs for row in plan(item, tmp_path, rows=["BERT CLS"]))
     run.directory.mkdir(parents=True)
     begun = [{"suite": "transfer", "task": "MR", "value": 80.0}]
-    (run.directory / run.evaluation).write_text(json.dumps({"model": "m", "results": begun}), encoding="utf-8")
+    write_json(run.directory / run.evaluation, {"model": "m", "results": begun})
     assert not finished(run, item.columns) and read_results(run) == []
     later = [{"suite": "transfer", "task": task, "value": 70.0} for task in ("MR", "CR")]
     write_complete(run, ["transfer"], later)

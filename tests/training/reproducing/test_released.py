@@ -1,9 +1,8 @@
 """`csezoo reproduce released`: released checkpoints are converted and compared with the scores of their authors."""
 
-import json
-
 import pytest
 
+from csezoo.training.files import read_json
 from csezoo.training.recipes.released import released
 from csezoo.training.reproducing.columns import Column
 from csezoo.training.reproducing.manifests import load_item
@@ -56,7 +55,7 @@ def test_a_checkpoint_is_converted_once_in_each_serving_and_evaluated(name, kind
     runs = [run for row in planned for run in row.runs]
     assert f"convert and evaluate {checkpoint.directory}" in describe(item, planned)
     assert make(runs, [DEV], data=data) == {}
-    receipts = [json.loads((run.directory / "converted/conversion.json").read_text("utf-8")) for run in runs]
+    receipts = [read_json(run.directory / "converted/conversion.json") for run in runs]
     assert [receipt["as"] for receipt in receipts] == [kind] * len(rows)
     assert len({receipt["serving"] for receipt in receipts}) == len(rows)
     values = [pool(row, [DEV], item.source, {}).cells["dev"].mean for row in planned]

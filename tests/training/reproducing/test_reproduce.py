@@ -22,6 +22,7 @@ from csezoo.training.errors import UserError
 from csezoo.training.evaluation.encoders import load_encoder
 from csezoo.training.evaluation.significance import Similarities, paired_bootstrap
 from csezoo.training.evaluation.tasks.sts import PairTask
+from csezoo.training.files import read_json, write_json
 from csezoo.training.loop.runs import run_recipe
 from csezoo.training.recipes import load_recipe
 from csezoo.training.reproducing import manifests
@@ -107,8 +108,7 @@ def test_the_same_command_continues_an_interrupted_table(made, profile):
 
 def test_a_table_has_ours_beside_the_papers(made):
     out, *_ = made
-    results = json.loads((out / ITEM / "results.json").read_text(encoding="utf-8"))
-    row = results["rows"][0]
+    row = read_json(out / ITEM / "results.json")["rows"][0]
     cell = row["cells"]["STS-B dev."]
     scores = [run["results"][0]["value"] for run in row["runs"]]
     assert cell["n"] == 2 and cell["mean"] == pytest.approx(sum(scores) / 2)
@@ -137,9 +137,9 @@ def test_runs_of_a_row_that_were_trained_on_different_sentences_are_marked(made,
     item = load_item(ITEM)
     assert not any("different" in reason for reason in pool(row, item.columns, "", {}).reasons)
     path = row.runs[1].directory / "results.json"
-    results = json.loads(path.read_text(encoding="utf-8"))
+    results = read_json(path)
     results["training"]["origin"]["train_file"] = "of another time"
-    path.write_text(json.dumps(results), encoding="utf-8")
+    write_json(path, results)
     assert "its runs have different train_file" in pool(row, item.columns, "", {}).reasons
 
 
@@ -157,10 +157,10 @@ def different(made, profile, tmp_path):
         weights = {name: w + 0.1 * torch.randn(w.shape, generator=generator) for name, w in load_file(file).items()}
         save_file(weights, file, {"format": "pt"})
         results = run.directory / "results.json"
-        content = json.loads(results.read_text(encoding="utf-8"))
+        content = read_json(results)
         for row in content["results"]:
             row["model_sha256"] = load_encoder(run.model)[1]["model_sha256"]
-        results.write_text(json.dumps(content), encoding="utf-8")
+        write_json(results, content)
     return rows
 
 
@@ -313,7 +313,7 @@ def test_an_untrained_model_is_evaluated_and_drawn(tmp_path, bases, real_data):
     words = ["sgopt/figure-5", "--rows", "BERT-base", "--profile", str(profile), "--out", str(tmp_path / "out")]
     main(["reproduce", *words])
     directory = tmp_path / "out" / "sgopt" / "figure-5"
-    (row,) = json.loads((directory / "results.json").read_text(encoding="utf-8"))["rows"]
+    (row,) = read_json(directory / "results.json")["rows"]
     assert row["cells"]["STS-B dev."]["n"] == 1 and row["reasons"] == ["another model than in the paper (tiny)"]
     assert row["runs"][0]["results"][0]["pooling"] == "cls"
     assert len(list(directory.glob("BERT-base-*.png"))) == 1

@@ -15,6 +15,7 @@ from optuna.trial import TrialState
 from safetensors.numpy import save_file
 
 from csezoo.training.errors import UserError
+from csezoo.training.files import read_json, write_json
 from csezoo.training.loop.runs import run_recipe
 from csezoo.training.recipes import load_recipe
 from csezoo.training.reproducing.measuring import is_trained, read_results
@@ -75,7 +76,7 @@ def test_a_grid_is_tried_completely_and_each_point_once(grid):
 
 def test_the_objective_is_the_dev_score_of_the_run(grid):
     for trial in grid.study().trials:
-        results = json.loads((grid.run(trial.params).directory / "results.json").read_text(encoding="utf-8"))
+        results = read_json(grid.run(trial.params).directory / "results.json")
         assert trial.value == pytest.approx(results["training"]["dev"])
     assert best(grid.study()).value == max(trial.value for trial in grid.study().trials)
 
@@ -88,7 +89,7 @@ def test_the_winner_is_a_run_of_the_best_values_on_seeds_that_no_trial_had(grid)
         winner_of(grid, [1, 42])
     here(winner)
     path, text = write_report(grid, winner)
-    written = json.loads(path.read_text(encoding="utf-8"))
+    written = read_json(path)
     assert written["results"]["seeds"] == [1, 2] and written["trials"] == {"COMPLETE": 3}
     assert "on fresh seeds" in text and "dev " in text
     assert len((grid.out / "trials.csv").read_text(encoding="utf-8").splitlines()) == 4
@@ -238,11 +239,10 @@ def test_a_trial_whose_dev_curve_is_below_the_median_is_pruned(keys, tmp_path):
                     metrics.write(json.dumps({"step": step, "dev": score}) + "\n")
                 watch()
             result = {"task": "dev", "metric": "spearman", "value": max(scores)}
-            training = {"seconds": 1, "peak_device_bytes": 1}
-            content = {"seed": 42, "results": [result], "training": training}
+            content = {"seed": 42, "results": [result], "training": {"seconds": 1, "peak_device_bytes": 1}}
             (run.directory / "best").mkdir(exist_ok=True)
             save_file({"backbone.weight": np.zeros((2, 2))}, run.directory / "best" / "model.safetensors")
-            (run.directory / "results.json").write_text(json.dumps(content), encoding="utf-8")
+            write_json(run.directory / "results.json", content)
 
         return train
 
@@ -273,14 +273,14 @@ def test_a_search_without_labels_reads_no_pairs(keys, tmp_path, train_file):
     make_trial(search, train=here)
     (trial,) = search.study().trials
     assert trial.value < 0 and not trial.intermediate_values
-    assert json.loads((search.run(trial.params).directory / "results.json").read_text("utf-8"))["results"] == []
+    assert read_json(search.run(trial.params).directory / "results.json")["results"] == []
 
 
 @pytest.fixture
 def command(keys, tmp_path):
     """A search of two trials, as a command."""
     (tmp_path / "space.yaml").write_text("learning_rate: [0.001, 0.0]\n", encoding="utf-8")
-    given = [f"{key}={'null' if value is None else value}" for key, value in {**keys, "max_steps": 60}.items()]
+    given = [f"{key}={'null' if value is None else value}" for key, value in {**keys, "max_steps": 20}.items()]
     words = ["simcse-bert-base-uncased", "--space", str(tmp_path / "space.yaml"), "--trials", "2"]
     words += ["--out", str(tmp_path / "out"), "--set", *given]
     return [sys.executable, "-m", "csezoo.training.cli", "tune", *words]
@@ -305,7 +305,7 @@ def test_a_search_gives_its_trials_to_ray(command, tmp_path):
 
 
 def finished_in(out, done):
-    written = json.loads((out / "search.json").read_text(encoding="utf-8"))
+    written = read_json(out / "search.json")
     assert written["trials"] == {"COMPLETE": 2} and written["winner"] in done.stdout
     assert written["results"]["seeds"] == [43, 44, 45]
     assert (out / written["winner"] / "best" / "model.safetensors").is_file()

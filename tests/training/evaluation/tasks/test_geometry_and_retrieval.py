@@ -1,7 +1,5 @@
 """Geometry, retrieval and the split by length match plain loops; their reports show the numbers."""
 
-import json
-
 import numpy as np
 import pytest
 
@@ -13,6 +11,7 @@ from csezoo.training.evaluation.tasks.geometry import GeometryTask
 from csezoo.training.evaluation.tasks.neighbours import nearest_sentences, query_sentences, side_by_side
 from csezoo.training.evaluation.tasks.retrieval import NeighboursTask, RetrievalTask
 from csezoo.training.evaluation.tasks.sts import PairTask, split_by_length
+from csezoo.training.files import read_json
 
 GENERATOR = np.random.default_rng(0)
 VECTORS = {f"s{n}": GENERATOR.normal(size=6).astype(np.float32) for n in range(60)}
@@ -109,7 +108,7 @@ def test_all_suites_from_the_command_line_on_real_data(real_data, bases, tmp_pat
     options = ["--pooling", "cls", "--data", str(real_data / "data" / "senteval"), "--out", str(tmp_path / "r.json")]
     options += ["--suite", "sts-dev", "geometry", "retrieval", "sts-length", "--queries", "you can do it, too ."]
     main(["evaluate", str(bases["bert"]), *options])
-    results = json.loads((tmp_path / "r.json").read_text())["results"]
+    results = read_json(tmp_path / "r.json")["results"]
     recall = [result for result in results if result["metric"] == "recall@10"]
     assert (recall[0]["queries"], recall[0]["corpus"]) == (194, 2758), "as in DiffCSE's table 10"
     rows = {result["task"]: result["rows"] for result in results if result["suite"] == "sts-length"}

@@ -2,9 +2,7 @@
 
 import pytest
 
-from csezoo.training.cli.parser import main
 from csezoo.training.evaluation.suites import LOADERS, full_receipt
-from csezoo.training.evaluation.tasks.names import STS_TASKS
 from csezoo.training.evaluation.tasks.releases import RELEASED
 from csezoo.training.evaluation.tasks.sts import HUB, load_task
 
@@ -21,14 +19,6 @@ def test_one_changed_sentence_is_detected(real_data, change):
     task = load_task("STS13", str(real_data / "data" / "senteval"))
     task.pairs[7] = change(task.pairs[7])
     assert full_receipt(task, None)["as_released"] is False
-
-
-def test_altered_data_is_scored_with_a_warning(bases, senteval, capsys):
-    main(["evaluate", str(bases["roberta"]), "--pooling", "mean", "--suite", "sts", "--data", str(senteval)])
-    err = capsys.readouterr().err
-    assert [f"warning: {name}: the data differs from the released data" in err for name in STS_TASKS] == [True] * len(
-        STS_TASKS
-    )
 
 
 def test_data_sets_from_the_hub_are_those_of_mteb():

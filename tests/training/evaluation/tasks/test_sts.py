@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import shutil
 
 import pytest
 
@@ -67,22 +68,24 @@ def score_unreadable(lines):
         (DEV_TASK, "STSBenchmark/sts-dev.csv", lambda lines: ["\ufffd"], ["sts-dev.csv, line 1"]),
     ],
 )
-def test_damaged_data_is_refused_with_the_place_of_the_damage(senteval, name, pattern, change, parts):
-    for path in (senteval / "downstream" / "STS").glob(pattern):
+def test_damaged_data_is_refused_with_the_place_of_the_damage(senteval, tmp_path, name, pattern, change, parts):
+    copy = shutil.copytree(senteval, tmp_path / "senteval")
+    for path in (copy / "downstream" / "STS").glob(pattern):
         lines = path.read_text(encoding="utf-8").split("\n")
         path.write_text("\n".join(change(lines)), encoding="utf-8")
     with pytest.raises(UserError) as error:
-        load_task(name, str(senteval))
+        load_task(name, str(copy))
     for part in parts:
         assert part in str(error.value)
 
 
 def test_a_missing_file_or_directory_is_named(senteval, tmp_path):
+    copy = shutil.copytree(senteval, tmp_path / "senteval")
     for file in ("STS/STS15-en-test/STS.gs.belief.txt", "SICK/SICK_test_annotated.txt"):
-        path = senteval / "downstream" / file
+        path = copy / "downstream" / file
         path.unlink()
         with pytest.raises(UserError, match=f"{path} is missing"):
-            load_task("STS15" if "STS15" in file else "SICK-R", str(senteval))
+            load_task("STS15" if "STS15" in file else "SICK-R", str(copy))
     with pytest.raises(UserError, match="nowhere is not a directory in SentEval's layout"):
         load_task("STS12", str(tmp_path / "nowhere"))
 
