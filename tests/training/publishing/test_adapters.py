@@ -1,7 +1,5 @@
 """Adapters: made of a run, loaded in three ways, merged with their base model, and published."""
 
-import json
-
 import numpy as np
 import pytest
 import torch
@@ -13,13 +11,12 @@ from transformers import AutoModel, AutoTokenizer
 
 from csezoo.training.cli.parser import main
 from csezoo.training.errors import UserError
-from csezoo.training.loop.runs import run_recipe
+from csezoo.training.files import read_json
 from csezoo.training.publishing.adapters import NEEDED, merge_adapter, save_adapter, stage_adapter
 from csezoo.training.publishing.fingerprints import verify_repository
-from csezoo.training.recipes import make_recipe
 from tests.conftest import SENTENCES, sentence_transformer
 from tests.interpreters import run_python
-from tests.training.runs import values
+from tests.training.runs import train, values
 
 # PEFT 0.21 asks transformers for a name that it will drop.
 pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning")
@@ -40,7 +37,7 @@ def place(named_models, monkeypatch):
 def trained(place, train_file, dev_file, output, **keys):
     """A run on the base model; after so high a learning rate its vectors are far from the base model's."""
     recipe = values(BASE, train_file, dev_file, output, learning_rate=0.05, max_steps=4, select_by="last", **keys)
-    run_recipe(make_recipe({key: value for key, value in recipe.items() if key != "max_length"}), show=False)
+    train({key: value for key, value in recipe.items() if key != "max_length"})
     return output
 
 
@@ -86,7 +83,7 @@ def test_the_adapter_of_a_run_and_its_base_are_the_model_of_the_run(place, train
 
 def test_its_files_are_in_pefts_format_and_small(adapter):
     assert {path.name for path in adapter.iterdir()} >= {*NEEDED, "README.md"}
-    config = json.loads((adapter / "adapter_config.json").read_text("utf-8"))
+    config = read_json(adapter / "adapter_config.json")
     assert (config["peft_type"], config["r"], config["lora_alpha"]) == ("LORA", 2, 2)
     assert (config["target_modules"], config["base_model_name_or_path"]) == (["query", "value"], BASE)
     shapes = {tuple(tensor.shape) for tensor in load_file(adapter / "adapter_model.safetensors").values()}
@@ -156,8 +153,7 @@ def test_it_is_published_with_its_card_and_loads_from_the_hub(run, place, hub, t
     away = tmp_path / "away"  # where the id is no directory
     away.mkdir()
     environment = hub.environment(tmp_path / "hf")
-    recipe = (run / "recipe.yaml").read_text("utf-8").replace(f"./{BASE}", BASE)
-    (run / "recipe.yaml").write_text(recipe, "utf-8")
+    (run / "recipe.yaml").write_text((run / "recipe.yaml").read_text("utf-8").replace(f"./{BASE}", BASE), "utf-8")
     command = ["-W", "ignore", "-m", "csezoo.training.cli", "publish", run, "--adapter", "--to", "zoo/tiny-adapter"]
     done = run_python(*command, cwd=away, **environment)
     assert done.returncode == 0, done.stderr

@@ -13,22 +13,11 @@ import pytest
 import torch
 
 from csezoo.training.cli.parser import main
+from csezoo.training.files import read_json, write_json
 from csezoo.training.publishing.audit import RELEASES, Finding, add_release, audit, installed_code, known_code
 from tests.interpreters import as_a_user
-from tests.methods import TESTED
-from tests.repositories import PROMPT, tiny_repository
+from tests.repositories import tiny_repository
 
-KINDS = {name: (name, {}) for name in TESTED} | {
-    "prompt": ("simcse", PROMPT),
-    "two layers": ("simcse", {"pooling": "first_last_mean"}),
-    "layers on top": ("simcse", {"projection": "batchnorm", "projection_at_test": True, "whitening_size": 8}),
-    "masked-LM transform": ("simcse", {"projection": "mlm_transform", "projection_at_test": True}),
-    "flow": ("simcse", {"flow_width": 4}),
-    "wk": ("simcse", {"pooling": "wk"}),
-    "denoised": ("simcse", {**PROMPT, "denoise": "always"}),
-    "adapters": ("diffaug", {"views_module": "adapter"}),
-    "LoRA": ("simcse", {"lora_rank": 3}),
-}
 AUDIT_EACH = """
 import json, sys
 from pathlib import Path
@@ -48,16 +37,8 @@ def repository(published, tmp_path):
 
 
 def change_json(path: Path, change: dict) -> None:
-    before = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    path.write_text(json.dumps(before | change), encoding="utf-8")
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_zoo_s_own_repositories_have_no_findings(kind, tmp_path):
-    method, changes = KINDS[kind]
-    directory = tiny_repository(tmp_path / "repository", method, **changes)
-    assert audit(directory) == []
-    assert {file.name for file in directory.glob("*.py")} <= installed_code().keys()
+    before = read_json(path) if path.is_file() else {}
+    write_json(path, before | change)
 
 
 @pytest.mark.parametrize("place", [0, 0.5, 1])
@@ -89,7 +70,7 @@ def test_code_of_an_earlier_release_passes(repository, tmp_path):
     (finding,) = audit(repository, releases)
     assert finding.file == "pooling_csezoo.py"
     checksums = {"pooling_csezoo.py": sha256(older)}
-    releases.write_text(json.dumps({"0.0.1": checksums, "0.0.2": {"pooling_csezoo.py": "0"}}), encoding="utf-8")
+    write_json(releases, {"0.0.1": checksums, "0.0.2": {"pooling_csezoo.py": "0"}})
     assert audit(repository, releases) == []
     shutil.copy(older, repository / "encoding_csezoo.py")  # it was never code of that name
     assert [finding.file for finding in audit(repository, releases)] == ["encoding_csezoo.py"]
@@ -102,9 +83,9 @@ def sha256(path: Path) -> str:
 def test_a_release_adds_the_checksums_of_the_installed_code(published, tmp_path):
     releases = Path(shutil.copy(RELEASES, tmp_path))
     add_release("9.9.9", releases)
-    written = json.loads(releases.read_text(encoding="utf-8"))
+    written = read_json(releases)
     assert written.pop("9.9.9") == installed_code()
-    assert written == json.loads(RELEASES.read_text(encoding="utf-8"))
+    assert written == read_json(RELEASES)
     name = "modeling_csezoo.py"
     assert installed_code()[name] == sha256(published / name) and sha256(published / name) in known_code()[name]
 
@@ -163,11 +144,7 @@ def test_a_pickle_is_found_by_its_name(repository):
         ("2_Dense/config.json", {"activation_function": "os.system"}, "activation_function: imports 'os.system'"),
         ("router_config.json", {"types": {"query": "mine.Module"}}, "types: imports 'mine.Module'"),
         ("tokenizer_config.json", {"tokenizer_class": "mine.Tokenizer"}, "tokenizer_class: imports 'mine.Tokenizer'"),
-        (
-            "model.safetensors.index.json",
-            {"weight_map": {"a": "../model.safetensors"}},
-            "'../model.safetensors' is no",
-        ),
+        ("model.safetensors.index.json", {"weight_map": {"a": "../model.safetensors"}}, "'../model.safetensors' is"),
         ("model.safetensors.index.json", {"weight_map": {"a": "/m.safetensors"}}, "is no safetensors file of the"),
         ("model.safetensors.index.json", {"weight_map": {"a": "model.bin"}}, "'model.bin' is no safetensors file"),
         ("config.json", {"transformers_weights": "weights.pkl"}, "'weights.pkl' is no safetensors file"),
@@ -194,8 +171,7 @@ def test_a_configuration_that_loads_something_else_is_a_finding(repository, name
 )
 def test_a_module_that_is_not_one_of_sentence_transformers_is_a_finding(repository, module, finding):
     file = repository / "modules.json"
-    modules = json.loads(file.read_text(encoding="utf-8"))
-    file.write_text(json.dumps([*modules, module]), encoding="utf-8")
+    write_json(file, [*read_json(file, list), module])
     found = audit(repository)
     assert len(found) == (finding is not None)
     assert all(one.file == "modules.json" and finding in one.why for one in found)

@@ -1,6 +1,5 @@
 """An export is the repository with other formats beside the model, which return the same vectors."""
 
-import json
 import re
 import shutil
 from pathlib import Path
@@ -16,6 +15,7 @@ from transformers import AutoTokenizer
 from csezoo.modeling.contrastive.published import load_published
 from csezoo.training.cli.parser import main
 from csezoo.training.errors import UserError
+from csezoo.training.files import read_json
 from csezoo.training.publishing.audit import audit
 from csezoo.training.publishing.export import NOT_A_NUMBER, export
 from csezoo.training.publishing.fingerprints import FORMATS, verify_repository
@@ -56,7 +56,7 @@ def test_an_export_is_the_repository_with_a_file_more(from_the_hub):
     same = names(source) - OF_EXPORT
     assert [name for name in same if (exported / name).read_bytes() != (source / name).read_bytes()] == []
     assert audit(exported) == []
-    checksums = json.loads((exported / "fingerprint.json").read_text(encoding="utf-8"))["files"]
+    checksums = read_json(exported / "fingerprint.json")["files"]
     assert "onnx/model.onnx" in checksums and len(verify_repository(str(exported))) == 3
 
 

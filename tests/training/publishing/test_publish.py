@@ -12,6 +12,7 @@ from safetensors.torch import load_file, save_file
 
 from csezoo.modeling.contrastive.published import load_published
 from csezoo.training.evaluation.tasks.sts import HUB
+from csezoo.training.files import read_json, write_json
 from csezoo.training.publishing.audit import audit
 from csezoo.training.publishing.staging import stage
 from tests.clean_interpreter import run_without_csezoo
@@ -242,9 +243,9 @@ def zero_a_tensor_and_its_checksum(best):
 
 
 def forget_checksum(best, name):
-    fingerprint = json.loads((best / "fingerprint.json").read_text(encoding="utf-8"))
+    fingerprint = read_json(best / "fingerprint.json")
     del fingerprint["files"][name]
-    (best / "fingerprint.json").write_text(json.dumps(fingerprint), encoding="utf-8")
+    write_json(best / "fingerprint.json", fingerprint)
 
 
 def add_a_pickle(best):

@@ -1,7 +1,5 @@
 """Publishing survives a Hub that refuses, drops connections or corrupts files: the same command completes it."""
 
-import time
-
 import pytest
 
 from csezoo.training.errors import UserError
@@ -89,21 +87,15 @@ def test_a_commit_is_not_tagged_before_its_files_were_downloaded_and_compared(pu
 @pytest.mark.parametrize(
     ("where", "step"),
     [
-        ("/api/models/", "the request for zoo/tiny took longer than 1.5 seconds"),
-        pytest.param("/commit/", "the commit to zoo/tiny took longer", marks=pytest.mark.slow),
-        pytest.param(
-            "/resolve/",
-            "was made but not checked; publish again to finish: the download of zoo/tiny took longer",
-            marks=pytest.mark.slow,
-        ),
+        ("/api/models/", "the request for zoo/tiny took longer than 4 seconds"),
+        ("/commit/", "the commit to zoo/tiny took longer"),
+        ("/resolve/", "was made but not checked; publish again to finish: the download of zoo/tiny took longer"),
     ],
 )
 def test_a_hub_that_sends_a_byte_now_and_then_ends_publishing_with_a_line(publish, hub, finished_run, where, step):
     """Each byte comes within the client's limits; the answers would take minutes."""
     hub.slow[where] = 0.5
-    start = time.monotonic()
-    assert_refused(publish(finished_run, CSEZOO_HUB_TIMEOUT="1.5"), step, "set CSEZOO_HUB_TIMEOUT to more seconds")
-    assert time.monotonic() - start < 60
+    assert_refused(publish(finished_run, CSEZOO_HUB_TIMEOUT="4"), step, "set CSEZOO_HUB_TIMEOUT to more seconds")
     hub.slow.clear()
     assert_complete(publish(finished_run), hub)
 
