@@ -14,7 +14,8 @@ from tests.interpreters import run_python
 
 def test_progress_is_plain_lines_with_the_time_left(capsys):
     bar = progress_bar(400, "counting")
-    bar.start_t = bar.last_print_t = time.time() - 10  # ten seconds have passed
+    now = time.time()
+    bar._time, bar.start_t, bar.last_print_t = lambda: now, now - 10, now - 10  # ten seconds have passed
     bar.set_postfix(loss="0.5", refresh=False)
     bar.update(100)
     bar.update()  # too soon for another line

@@ -1,11 +1,10 @@
 """Names in results files stay texts in every format of a table."""
 
-import json
-
 import pytest
 
 from csezoo.training.cards.results_files import format_rows
 from csezoo.training.cli.parser import main
+from csezoo.training.files import write_json
 
 NUMBERS = {"a": "-0.5", "b": "70.00 ± 0.10", "c": "+inf"}
 
@@ -34,7 +33,7 @@ def test_a_table_has_no_control_characters_of_a_name(kind, tmp_path, capsys):
         "model": "a\x1b]0;title\x07\n\u202eb",
         "results": [{"task": "T", "metric": "spearman", "value": 1.0, "rows": 1, "dataset": "d"}],
     }
-    (tmp_path / "results.json").write_text(json.dumps(report), encoding="utf-8")
+    write_json(tmp_path / "results.json", report)
     main(["table", str(tmp_path / "results.json"), "--format", kind])
     shown = capsys.readouterr().out
     assert "a ]0;title b" in shown and not {"\x1b", "\x07", "\u202e"} & set(shown)

@@ -4,10 +4,8 @@ import shutil
 
 import pytest
 
-from csezoo.training.loop.runs import run_recipe
-from csezoo.training.recipes import make_recipe
 from tests.conftest import SENTENCES
-from tests.training.runs import values
+from tests.training.runs import train, values
 
 
 @pytest.fixture(scope="module")
@@ -20,7 +18,7 @@ def whole(bases, dev_file, tmp_path_factory):
     recipe = values(
         bases["bert"], train_file, shutil.copy(dev_file, directory), directory / "whole", learning_rate=3e-4
     )
-    run_recipe(make_recipe(recipe))
+    train(recipe)
     return directory / "whole", recipe
 
 

@@ -1,6 +1,6 @@
 """What a run is compared with: its base model as it is served, or a bare encoder as the run reads it."""
 
-import json
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -9,10 +9,11 @@ from sentence_transformers import SentenceTransformer
 from csezoo.training.errors import UserError
 from csezoo.training.evaluation import evaluate_tasks
 from csezoo.training.evaluation.tasks.sts import load_pairs_file
+from csezoo.training.files import read_json
 from csezoo.training.loop.runs import run_recipe
 from csezoo.training.recipes import load_recipe, make_recipe
 from tests.conftest import SENTENCES, sentence_transformer
-from tests.training.runs import lines, values
+from tests.training.runs import lines, train, values
 
 
 @pytest.fixture(scope="module")
@@ -22,12 +23,17 @@ def served(bases, tmp_path_factory) -> Path:
     return directory
 
 
+@pytest.fixture
+def on_served(served, train_file, dev_file, tmp_path):
+    """A function that returns the keys of a run on the served encoder."""
+    return partial(values, served, train_file, dev_file, tmp_path / "run")
+
+
 @pytest.fixture(scope="module")
 def adapted(served, train_file, dev_file, judging_file, tmp_path_factory):
     """The directory, the results and the last lines of a run on a served encoder, with keys set against it."""
     output = tmp_path_factory.mktemp("runs") / "adapted"
-    recipe = values(served, train_file, dev_file, output, test_file=str(judging_file), pooling="cls")
-    return output, run_recipe(make_recipe(recipe))
+    return output, train(values(served, train_file, dev_file, output, test_file=str(judging_file), pooling="cls"))
 
 
 def test_the_baseline_is_the_encoder_as_sentence_transformers_serves_it(adapted, served, dev_file):
@@ -66,9 +72,8 @@ def test_sentences_of_the_user_s_files_are_in_no_card_and_no_results(adapted):
         assert not [sentence for sentence in SENTENCES if sentence in text], file
 
 
-def test_a_run_that_is_not_better_says_so(served, train_file, dev_file, tmp_path, capsys):
-    recipe = values(served, train_file, dev_file, tmp_path / "run", learning_rate=1e-30, max_steps=2)
-    results = run_recipe(make_recipe(recipe))
+def test_a_run_that_is_not_better_says_so(on_served, capsys):
+    results = train(on_served(learning_rate=1e-30, max_steps=2))
     captured = capsys.readouterr()
     score = results["gain"]["before"]
     line = f"dev, which chose the checkpoint: as served {score:.2f}, now {score:.2f}: +0.00, 95 % interval"
@@ -77,36 +82,32 @@ def test_a_run_that_is_not_better_says_so(served, train_file, dev_file, tmp_path
 
 
 def test_the_baseline_of_a_bare_encoder_is_named_for_what_it_is(tiny, tmp_path):
-    recipe = tiny(max_steps=2, pooling="mean")
-    baseline = run_recipe(make_recipe(recipe))["baseline"]
+    baseline = train(tiny(max_steps=2, pooling="mean"))["baseline"]
     first = lines(tmp_path / "run")[0]
     assert baseline["name"] == "untrained, mean"
     assert baseline["results"][0]["value"] == first["dev"], "it is encoded once"
 
 
-def test_several_seeds_each_have_their_gain(served, train_file, dev_file, tmp_path, capsys):
-    recipe = values(served, train_file, dev_file, tmp_path / "run", max_steps=2, seeds=[1, 2])
-    results = run_recipe(make_recipe(recipe))
+def test_several_seeds_each_have_their_gain(on_served, tmp_path, capsys):
+    results = train(on_served(max_steps=2, seeds=[1, 2]))
     assert [run["gain"]["name"] for run in results["runs"]] == ["as served"] * 2
     printed = capsys.readouterr().out
     assert all(f"seed {seed}, dev, which chose the checkpoint: as served" in printed for seed in (1, 2))
     assert "as served" in (tmp_path / "run" / "best" / "README.md").read_text(encoding="utf-8")
 
 
-def test_a_resumed_run_keeps_its_baseline(served, train_file, dev_file, tmp_path):
-    recipe = values(served, train_file, dev_file, tmp_path / "run", max_steps=4)
-    first = run_recipe(make_recipe(recipe))
+def test_a_resumed_run_keeps_its_baseline(on_served, tmp_path):
+    recipe = on_served(max_steps=4)
+    first = train(recipe)
     (tmp_path / "run" / "results.json").unlink()
-    assert run_recipe(make_recipe(recipe))["gain"] == first["gain"]
-    assert json.loads((tmp_path / "run" / "baseline.json").read_text(encoding="utf-8"))["name"] == "as served"
+    assert train(recipe)["gain"] == first["gain"]
+    assert read_json(tmp_path / "run" / "baseline.json")["name"] == "as served"
 
 
 @pytest.mark.parametrize("given", ["the same file", "nothing"])
-def test_pairs_that_would_choose_and_judge_are_split_and_do_not_ask_the_hub(
-    served, train_file, dev_file, tmp_path, capsys, given
-):
-    keys = values(served, train_file, dev_file, tmp_path / "run", max_steps=1, eval_data="hub")
-    results = run_recipe(make_recipe({**keys, **({"test_file": str(dev_file)} if given != "nothing" else {})}))
+def test_pairs_that_would_choose_and_judge_are_split_and_do_not_ask_the_hub(on_served, dev_file, capsys, given):
+    keys = on_served(max_steps=1, eval_data="hub")
+    results = train(keys, **{"test_file": str(dev_file)} if given != "nothing" else {})
     rows = {result["task"]: result["rows"] for result in results["results"]}
     assert sum(rows.values()) == len(SENTENCES) // 2 and min(rows.values()) > len(SENTENCES) // 6
     assert results["gain"]["of"] == "test"
@@ -114,26 +115,22 @@ def test_pairs_that_would_choose_and_judge_are_split_and_do_not_ask_the_hub(
     assert line in capsys.readouterr().err
 
 
-def test_too_few_pairs_to_choose_and_to_judge_are_refused(served, train_file, tmp_path):
+def test_too_few_pairs_to_choose_and_to_judge_are_refused(on_served, tmp_path):
     few = tmp_path / "few.csv"
     few.write_text("sentence1,sentence2,score\n" + "a cat,a dog,1\na bird,a cat,2\n" * 5, encoding="utf-8")
     with pytest.raises(UserError, match="dev_file: 10 pairs are too few to choose a checkpoint and to judge it"):
-        run_recipe(make_recipe(values(served, train_file, few, tmp_path / "run", eval_data="hub")))
+        train(on_served(dev_file=str(few), eval_data="hub"))
 
 
-def test_graded_pairs_as_labelled_pairs_explain_that_they_choose_and_do_not_train(
-    served, train_file, dev_file, tmp_path
-):
-    keys = values(served, train_file, dev_file, tmp_path / "run", nli_file=str(dev_file), nli_steps=1, nli_classes=2)
+def test_graded_pairs_as_labelled_pairs_explain_that_they_choose_and_do_not_train(on_served, dev_file):
+    keys = on_served(nli_file=str(dev_file), nli_steps=1, nli_classes=2)
     with pytest.raises(UserError, match="graded pairs, which choose the best checkpoint and do not train; give them"):
-        run_recipe(make_recipe(keys))
+        train(keys)
 
 
-def test_a_contrastive_loss_that_is_almost_0_from_the_start_is_worth_a_line(
-    served, train_file, dev_file, tmp_path, capsys
-):
-    keys = values(served, train_file, dev_file, tmp_path / "run", max_steps=10, temperature=1e-4, learning_rate=1e-30)
-    run_recipe(make_recipe({**keys, "train_file": str(few_sentences(tmp_path))}))
+def test_a_contrastive_loss_that_is_almost_0_from_the_start_is_worth_a_line(on_served, tmp_path, capsys):
+    keys = on_served(max_steps=10, temperature=1e-4, learning_rate=1e-30)
+    train(keys, train_file=str(few_sentences(tmp_path)))
     assert "this encoder tells the sentences of a batch apart already and learns little" in capsys.readouterr().err
 
 
@@ -144,9 +141,9 @@ def few_sentences(directory: Path) -> Path:
     return file
 
 
-def test_the_base_model_as_it_is_served_can_be_the_teacher(served, bases, train_file, dev_file, tmp_path):
-    keys = values(served, train_file, dev_file, tmp_path / "run", max_steps=2, teachers=["base"], rank_weight=1.0)
-    run_recipe(make_recipe({**keys, "dropout": 0.0, "learning_rate": 1e-30, "contrastive_weight": 0.0}))
+def test_the_base_model_as_it_is_served_can_be_the_teacher(on_served, bases, tmp_path):
+    keys = on_served(max_steps=2, teachers=["base"], rank_weight=1.0)
+    train(keys, dropout=0.0, learning_rate=1e-30, contrastive_weight=0.0)
     losses = [line["rank"] for line in lines(tmp_path / "run") if "rank" in line]
     recipe = make_recipe({**keys, "base_model": str(bases["bert"]), "output_dir": str(tmp_path / "bare")})
     assert len(losses) == 2 and all(loss > 0 for loss in losses)
@@ -154,8 +151,8 @@ def test_the_base_model_as_it_is_served_can_be_the_teacher(served, bases, train_
         run_recipe(recipe)
 
 
-def test_a_paper_s_recipe_on_a_served_encoder_names_each_difference(served, train_file, dev_file, tmp_path, capsys):
-    keys = values(served, train_file, dev_file, tmp_path / "run", max_steps=1)
+def test_a_paper_s_recipe_on_a_served_encoder_names_each_difference(on_served, capsys):
+    keys = on_served(max_steps=1)
     run_recipe(load_recipe("simcse-bert-base-uncased", keys))
     errors = capsys.readouterr().err
     assert "pooling: cls is used; served is served with mean" in errors

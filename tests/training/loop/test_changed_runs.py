@@ -9,25 +9,25 @@ from safetensors.torch import load_file, save_file
 from tokenizers.normalizers import BertNormalizer
 
 from csezoo.training.errors import UserError, others
+from csezoo.training.files import read_json, write_json
 from csezoo.training.hub import sha256
 from csezoo.training.loading.tokenizers import load_tokenizer, tokenizer_sha256
-from csezoo.training.loop.runs import run_recipe
-from csezoo.training.recipes import load_recipe, make_recipe
+from csezoo.training.recipes import load_recipe
 from tests.conftest import SENTENCES
-from tests.training.runs import flip_a_bit, lines, newest, same_run, values
+from tests.training.runs import flip_a_bit, lines, newest, same_run, train, values
 
 
 def rewrite_state(path, state):
     """Write another `state.json` as if it had been written so: the checksums fit."""
-    path.write_text(json.dumps(state), encoding="utf-8")
+    write_json(path, state)
     checksums = path.with_name("checksums.json")
-    written = json.loads(checksums.read_text(encoding="utf-8"))
-    checksums.write_text(json.dumps({**written, "state.json": sha256(path)}), encoding="utf-8")
+    written = read_json(checksums)
+    write_json(checksums, {**written, "state.json": sha256(path)})
 
 
 def change_state(run, **changes):
     for path in run.glob("checkpoints/*/state.json"):
-        state = json.loads(path.read_text(encoding="utf-8"))
+        state = read_json(path)
         rewrite_state(path, {**state, "origin": {**state["origin"], **changes}})
 
 
@@ -59,7 +59,7 @@ def truncate_the_state(run):
 def change_the_seed_to(seed):
     def change(run):
         path = newest(run) / "state.json"
-        state = json.loads(path.read_text(encoding="utf-8"))
+        state = read_json(path)
         rewrite_state(path, {**state, "origin": {**state["origin"], "seed": seed}})
 
     return change
@@ -69,7 +69,7 @@ def test_a_run_is_resumed_from_its_newest_checkpoint(whole, broken, capsys):
     """Resuming from an older one would end with the same weights, but later."""
     run, recipe = broken
     assert sorted(path.name for path in (run / "checkpoints").iterdir()) == ["step-00000004", "step-00000006"]
-    run_recipe(make_recipe(recipe))
+    train(recipe)
     assert f"resumed from {newest(run)}" in capsys.readouterr().err
     same_run(whole[0], run)
 
@@ -97,7 +97,7 @@ def test_damaged_checkpoints_and_those_of_another_run_are_skipped(whole, broken,
     damage(run)
     with (run / "metrics.jsonl").open("a", encoding="utf-8") as file:
         file.write('{"step": 6, "lo')  # killed while it was written
-    run_recipe(make_recipe(recipe))
+    train(recipe)
     log = capsys.readouterr().err
     assert f"skipping {newest(run)}: {why}" in log
     assert f"resumed from {run / 'checkpoints' / 'step-00000004'}" in log
@@ -112,7 +112,7 @@ def test_checkpoints_of_another_run_do_not_delete_those_of_this_run(whole, broke
         state = json.loads(path.read_text(encoding="utf-8").replace('"seed": 42', '"seed": 7'))
         rewrite_state(path, {**state, "step": number})
     shutil.rmtree(newest(run))
-    run_recipe(make_recipe(recipe))
+    train(recipe)
     assert newest(run).is_dir()
 
 
@@ -127,10 +127,10 @@ def test_a_run_whose_checkpoints_are_all_damaged_stops_and_changes_nothing(broke
     )
     for force in (False, True):
         with pytest.raises(UserError, match=line):
-            run_recipe(make_recipe({**recipe, "force": force}))
+            train(recipe, force=force)
     assert (run / "metrics.jsonl").read_bytes() == metrics
     shutil.rmtree(run / "checkpoints")
-    run_recipe(make_recipe(recipe))
+    train(recipe)
 
 
 @pytest.mark.parametrize("lines_left", [0, 4])
@@ -138,7 +138,7 @@ def test_metrics_that_were_lost_are_restored_with_a_warning(whole, broken, lines
     run, recipe = broken
     kept = (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)[:lines_left]
     (run / "metrics.jsonl").write_text("".join(kept) + '{"step"' * bool(kept), encoding="utf-8")
-    run_recipe(make_recipe(recipe))
+    train(recipe)
     assert f"metrics.jsonl was changed after it was logged; restoring it from {newest(run)}" in capsys.readouterr().err
     same_run(whole[0], run)
 
@@ -151,7 +151,7 @@ def test_what_a_killed_process_left_half_written_is_deleted(whole, broken):
     half = run / "checkpoints" / "step-00000002"
     shutil.copytree(newest(run), half)
     (half / "optimizer.safetensors").unlink()
-    run_recipe(make_recipe(recipe))
+    train(recipe)
     assert sorted(path.name for path in (run / "checkpoints").iterdir()) == ["step-00000004", "step-00000006"]
     same_run(whole[0], run)
     assert not list(run.rglob("*partial*"))
@@ -166,12 +166,12 @@ def change_weights(base):
 
 def change_the_configuration(base):
     path = base / "config.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "layer_norm_eps": 1e-6}), encoding="utf-8")
+    write_json(path, {**read_json(path), "layer_norm_eps": 1e-6})
 
 
 def change_the_tokenizer(base):
     path = base / "tokenizer_config.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "do_lower_case": False}), encoding="utf-8")
+    write_json(path, {**read_json(path), "do_lower_case": False})
 
 
 @pytest.mark.parametrize(
@@ -188,12 +188,12 @@ def test_resume_refuses_a_changed_model_unless_forced(bases, train_file, dev_fil
         shutil.copytree(bases["bert"], tmp_path / copy)
     keys = {"method": "diffcse", "generator": str(tmp_path / "generator")} if model == "generator" else {}
     recipe = values(tmp_path / "base", train_file, dev_file, tmp_path / "run", max_steps=2, **keys)
-    run_recipe(make_recipe(recipe))
+    train(recipe)
     (tmp_path / "run" / "results.json").unlink()
     change(tmp_path / model)
     with pytest.raises(UserError, match=f"step-00000002 was written with {others([name])}; "):
-        run_recipe(make_recipe(recipe))
-    run_recipe(make_recipe({**recipe, "force": True}))
+        train(recipe)
+    train(recipe, force=True)
 
 
 @pytest.mark.parametrize(
@@ -204,14 +204,14 @@ def test_resume_refuses_changed_data_and_accepts_a_new_modification_time(broken,
     run, recipe = broken
     shutil.copy(recipe[key], run / "before.txt")
     os.utime(recipe[key])
-    run_recipe(make_recipe(recipe))
+    train(recipe)
     (run / "results.json").unlink()
     with open(recipe[key], "a", encoding="utf-8") as file:
         file.write(row + "\n")
     try:
         with pytest.raises(UserError, match=f"was written with {others([name])}; .* or use --force"):
-            run_recipe(make_recipe(recipe))
-        run_recipe(make_recipe({**recipe, "force": True}))
+            train(recipe)
+        train(recipe, force=True)
     finally:
         shutil.copy(run / "before.txt", recipe[key])
 
@@ -226,13 +226,13 @@ def test_resume_refuses_changed_rows_of_a_data_set_without_a_pinned_revision(bas
         recipe = values(bases["bert"], "", dev_file, tmp_path / "run", max_steps=1)
         recipe |= {"train_file": None, "dataset": str(tmp_path / "sentences"), "streaming": streaming}
         if number == 0:
-            run_recipe(make_recipe(recipe))
+            train(recipe)
             (tmp_path / "run" / "results.json").unlink()
             os.utime(file)
-            run_recipe(make_recipe(recipe))
+            train(recipe)
             (tmp_path / "run" / "results.json").unlink()
     with pytest.raises(UserError, match="step-00000001 was written with another dataset; "):
-        run_recipe(make_recipe(recipe))
+        train(recipe)
 
 
 def test_the_tokenizer_checksum_ignores_truncation_and_padding(bases):
@@ -244,13 +244,14 @@ def test_the_tokenizer_checksum_ignores_truncation_and_padding(bases):
     assert tokenizer_sha256(tokenizer) != before
 
 
-@pytest.mark.parametrize("name", ["code", "device", "tokenizer", "torch", "processes", "dev pairs", "test pairs"])
-def test_resume_refuses_changed_code_or_launch_unless_forced(broken, name):
+def test_resume_refuses_changed_code_and_launch_unless_forced(broken):
     run, recipe = broken
-    change_state(run, **{name: "of another time"})
-    with pytest.raises(UserError, match=f"step-00000006 was written with {others([name])}; "):
-        run_recipe(make_recipe(recipe))
-    run_recipe(make_recipe({**recipe, "force": True}))
+    names = ["code", "device", "tokenizer", "torch", "processes", "dev pairs", "test pairs"]
+    change_state(run, **dict.fromkeys(names, "of another time"))
+    with pytest.raises(UserError, match="step-00000006 was written with ") as error:
+        train(recipe)
+    assert [name for name in names if others([name]) not in str(error.value)] == []
+    train(recipe, force=True)
     assert load_recipe(str(run / "recipe.yaml")).force is False, "--force must be given each time"
 
 
@@ -260,14 +261,14 @@ def test_resume_refuses_a_changed_batch_size_unless_forced(broken):
     with pytest.raises(
         UserError, match="another batch_size, other max_steps; .*--overwrite to start again or --force"
     ):
-        run_recipe(make_recipe(recipe))
-    assert run_recipe(make_recipe({**recipe, "force": True}))["training"]["updates"] == 8
+        train(recipe)
+    assert train(recipe, force=True)["training"]["updates"] == 8
     assert [line["step"] for line in lines(run) if "loss" in line] == list(range(1, 9))
 
 
 def test_a_forced_learning_rate_is_used_from_the_first_update_on(broken):
     run, recipe = broken
-    run_recipe(make_recipe({**recipe, "learning_rate": 5e-4, "max_steps": 8, "force": True}))
+    train(recipe, learning_rate=5e-4, max_steps=8, force=True)
     rates = [line["learning_rate"] for line in lines(run) if "loss" in line]
     assert rates[:6] == pytest.approx([3e-4 * (7 - step) / 6 for step in range(1, 7)])
     assert rates[6:] == pytest.approx([5e-4 * 2 / 8, 5e-4 * 1 / 8])
@@ -289,35 +290,35 @@ def test_a_change_that_force_cannot_resume_with_is_one_line_and_overwrite_starts
     checkpoints = sorted((run / "checkpoints").iterdir())
     line = f"{newest(run)}: --force cannot resume with this change of the {name}; undo it, .* or use --overwrite"
     with pytest.raises(UserError, match=line):
-        run_recipe(make_recipe({**recipe, "force": True}))
+        train(recipe, force=True)
     assert sorted((run / "checkpoints").iterdir()) == checkpoints
-    assert run_recipe(make_recipe({**recipe, "overwrite": True}))["training"]["updates"] == 7
+    assert train(recipe, overwrite=True)["training"]["updates"] == 7
     assert [line["step"] for line in lines(run) if "loss" in line] == list(range(1, 8))
 
 
 def test_a_change_that_force_cannot_resume_with_can_be_undone(whole, broken):
     run, recipe = broken
     with pytest.raises(UserError, match="--force cannot resume with this change of the optimizer"):
-        run_recipe(make_recipe({**recipe, "optimizer": "rmsprop", "force": True}))
-    run_recipe(make_recipe({**recipe, "force": True}))
+        train(recipe, optimizer="rmsprop", force=True)
+    train(recipe, force=True)
     same_run(whole[0], run)
 
 
 def test_force_cannot_train_other_tensors_from_then_on(bases, train_file, dev_file, tmp_path):
     """The optimizer knows them by number: each would get the moments of another one."""
     recipe = values(bases["bert"], train_file, dev_file, tmp_path, method="sgopt", max_steps=1)
-    run_recipe(make_recipe(recipe))
+    train(recipe)
     changed = {**recipe, "freeze_embeddings": False, "max_steps": 2, "force": True}
     with pytest.raises(UserError, match="--force cannot resume with this change of the trained tensors"):
-        run_recipe(make_recipe(changed))
+        train(changed)
 
 
 def test_results_and_card_name_what_a_run_was_resumed_with(broken):
-    """The command on the card does not make such a run again."""
+    """The command on the card does not make such a run again. The second time, the run was finished."""
     run, recipe = broken
     for steps in (7, 8):
         recipe = {**recipe, "learning_rate": 5e-4, "max_steps": steps, "force": True}
-        results = run_recipe(make_recipe(recipe))
+        results = train(recipe)
     assert results["training"]["resumed_with_another"] == ["recipe"]
     card = (run / "best" / "README.md").read_text(encoding="utf-8")
     assert "Seed 42 was resumed by force with another recipe.\n" in card
@@ -328,13 +329,7 @@ def test_a_run_with_more_updates_than_the_recipe_asks_for_is_refused(broken):
     run, recipe = broken
     line = "step-00000006 has more updates than the 4 that the recipe asks for"
     with pytest.raises(UserError, match=line):
-        run_recipe(make_recipe({**recipe, "max_steps": 4, "force": True}))
-
-
-def test_a_finished_run_can_be_forced_to_resume(whole, tmp_path):
-    shutil.copytree(whole[0], tmp_path / "run")
-    recipe = {**whole[1], "output_dir": str(tmp_path / "run"), "max_steps": 7, "force": True}
-    assert run_recipe(make_recipe(recipe))["training"]["updates"] == 7
+        train(recipe, max_steps=4, force=True)
 
 
 @pytest.mark.parametrize("content", ["", "null", "[]", '{"model": "x"}', '{"model": "x', "[" * 10_000])
@@ -342,7 +337,7 @@ def test_a_damaged_results_file_of_a_run_is_named(broken, content):
     run, recipe = broken
     (run / "results.json").write_text(content, encoding="utf-8")
     with pytest.raises(UserError, match="results.json"):
-        run_recipe(make_recipe(recipe))
+        train(recipe)
 
 
 def test_a_damaged_recipe_of_a_run_is_named(broken):
@@ -350,7 +345,7 @@ def test_a_damaged_recipe_of_a_run_is_named(broken):
     for content in ("1: 2\nseeds: [1]\n", "[" * 10_000, "seeds: [1]\nseeds: [2]\n"):
         (run / "recipe.yaml").write_text(content, encoding="utf-8")
         with pytest.raises(UserError, match="recipe.yaml"):
-            run_recipe(make_recipe(recipe))
+            train(recipe)
 
 
 @pytest.mark.parametrize("content", ["", "null", "[]", "5", "{}", "[" * 10_000])
@@ -359,4 +354,4 @@ def test_a_state_with_other_content_is_a_damaged_checkpoint(broken, content):
     for state in run.glob("checkpoints/*/state.json"):
         state.write_text(content, encoding="utf-8")
     with pytest.raises(UserError, match="state.json cannot be read"):
-        run_recipe(make_recipe(recipe))
+        train(recipe)

@@ -1,17 +1,14 @@
 """Combined methods: which combine, which do not and why, and complete runs."""
 
 import pytest
-import torch
 
 from csezoo.modeling import METHODS, method
 from csezoo.modeling.contrastive.published import load_published
 from csezoo.training.errors import UserError
-from csezoo.training.loop.runs import run_recipe
 from csezoo.training.loop.weakened import weakened_tokens
 from csezoo.training.recipes import load_recipe, make_recipe, method_keys
-from tests.clean_interpreter import run_without_csezoo
 from tests.conftest import SENTENCES
-from tests.training.runs import lines, values
+from tests.training.runs import lines, train, values
 
 PROMPT = {"pooling": "prompt", "prompts": ['This sentence of "{sentence}" means{mask}.'], "denoise": "train"}
 
@@ -80,7 +77,7 @@ def combined(bases, dev_file, output, name, **changes):
     del recipe["train_file"]
     if "diffcse" in name:
         recipe |= {"generator": str(bases["bert"])}
-    return run_recipe(make_recipe(recipe | changes))
+    return train(recipe | changes)
 
 
 def test_l2pcsr_diffcse_and_a_prompt_train_together(bases, train_file, dev_file, tmp_path):
@@ -92,14 +89,6 @@ def test_l2pcsr_diffcse_and_a_prompt_train_together(bases, train_file, dev_file,
     model = load_published(best)
     assert model.config.csezoo["method"] == "l2pcsr"
     assert {name.split(".")[0] for name in model.state_dict()} == {"backbone"}, "the encoder alone"
-    code = f"""
-import json
-from transformers import AutoModel
-model = AutoModel.from_pretrained({str(best)!r}, trust_remote_code=True)
-print(json.dumps(model.encode({SENTENCES[:4]!r}).tolist()))
-"""
-    there = torch.tensor(run_without_csezoo(code, tmp_path))
-    torch.testing.assert_close(there, torch.from_numpy(model.encode(SENTENCES[:4])), atol=1e-6, rtol=0)
     assert "L2P-CSR" in (best / "README.md").read_text() and "DiffCSE" in (best / "README.md").read_text()
     assert load_recipe(str(tmp_path / "run" / "recipe.yaml")).method == "l2pcsr+diffcse"
     assert list(weakened_tokens(tmp_path / "run", SENTENCES[:2])) == SENTENCES[:2], "a picture of it can be drawn"
@@ -107,17 +96,12 @@ print(json.dumps(model.encode({SENTENCES[:4]!r}).tolist()))
 
 def test_prdsimcse_and_l2pcsr_train_together(bases, train_file, dev_file, tmp_path):
     changes = {"train_file": str(train_file), "inner_steps": 1, "denominator": "own"}
-    results = combined(bases, dev_file, tmp_path / "run", "prdsimcse+l2pcsr", **changes)
-    assert results["training"]["updates"] == 2
+    assert combined(bases, dev_file, tmp_path / "run", "prdsimcse+l2pcsr", **changes)["training"]["updates"] == 2
     assert load_published(tmp_path / "run" / "best").config.csezoo["method"] == "l2pcsr"
 
 
-def test_diffaug_and_diffcse_train_together_in_two_stages(bases, train_file, dev_file, tmp_path):
-    triplets = tmp_path / "nli.csv"
-    rows = [f"{a},{b},{c}" for a, b, c in zip(SENTENCES[:40], SENTENCES[1:41], SENTENCES[2:42], strict=True)]
-    triplets.write_text("a,b,c\n" + "\n".join(rows) + "\n", encoding="utf-8")
-    changes = {"train_file": str(train_file), "nli_file": str(triplets), "nli_columns": ["a", "b", "c"]}
-    changes |= {"nli_steps": 2, "nli_batch_size": 8, "prefix_length": 2}
+def test_diffaug_and_diffcse_train_together_in_two_stages(bases, train_file, dev_file, triplets, tmp_path):
+    changes = {"train_file": str(train_file), **triplets, "nli_steps": 2, "nli_batch_size": 8, "prefix_length": 2}
     combined(bases, dev_file, tmp_path / "run", "diffaug+diffcse", **changes, **PROMPT)
     logged = [line for line in lines(tmp_path / "run") if "loss" in line]
     assert ["nli" in line for line in logged] == [True, True, False, False]

@@ -12,7 +12,7 @@ from csezoo.training.loop.health import refuse_padding_dependence, views_differ
 from csezoo.training.loop.runs import run_recipe
 from csezoo.training.recipes import make_recipe
 from tests.conftest import tiny_config, tiny_tokenizer
-from tests.training.runs import lines, values
+from tests.training.runs import lines, train, values
 
 SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": 16}
 SIZES |= {"intermediate_size": 64, "vocab_size": 300, "max_position_embeddings": 66, "embedding_size": 32}
@@ -105,17 +105,17 @@ def test_dropout_reaches_every_encoder_of_a_method(bases):
 def test_dropout_can_be_turned_off_for_views_that_differ_without(tiny, pairs, tmp_path):
     recipe = tiny(dropout=0.0, max_steps=1)
     with pytest.raises(UserError, match=r"hidden_dropout_prob 0\.0.*give --dropout"):
-        run_recipe(make_recipe(recipe))
+        train(recipe)
     run_recipe(make_recipe({**recipe, **pairs, "output_dir": str(tmp_path / "pairs")}))
     method = {"method": "prdsimcse", "positive_prefix": "one-um", "output_dir": str(tmp_path / "prefixes")}
-    run_recipe(make_recipe({**recipe, **method}))
+    train(recipe, **method)
 
 
 def test_a_run_that_is_resumed_without_dropout_is_refused(tiny, train_up_to):
     recipe = tiny(eval_steps=1)
     train_up_to("step 2  dev", recipe)
     with pytest.raises(UserError, match="the two views of every sentence are equal"):
-        run_recipe(make_recipe({**recipe, "dropout": 0.0, "force": True}))
+        train(recipe, dropout=0.0, force=True)
 
 
 @pytest.mark.parametrize("precision", ["no", "bf16"])
@@ -124,7 +124,7 @@ def test_views_are_equal_in_any_precision_of_mini_batches(
 ):
     keys = {"mixed_precision": precision, "mini_batch_size": 5, "projection": "batchnorm"}
     with pytest.raises(UserError, match="the two views of every sentence are equal"):
-        run_recipe(make_recipe(values(base_without_dropout, train_file, dev_file, tmp_path / "run", **keys)))
+        train(values(base_without_dropout, train_file, dev_file, tmp_path / "run", **keys))
 
 
 def test_an_encoder_whose_configuration_has_no_dropout_cannot_get_one():

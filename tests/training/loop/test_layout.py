@@ -1,6 +1,5 @@
 """A run leaves out the padding of its batches, and records that it does."""
 
-import json
 import logging
 from dataclasses import replace
 from pathlib import Path
@@ -9,11 +8,12 @@ import pytest
 from accelerate import Accelerator
 
 from csezoo.training.errors import UserError
+from csezoo.training.files import read_json
 from csezoo.training.loop.building import build, choose_layout
 from csezoo.training.loop.runs import run_recipe
 from csezoo.training.recipes import make_recipe
 from tests.conftest import SENTENCES
-from tests.training.runs import finish, lines, sharded, values
+from tests.training.runs import finish, lines, sharded, train, values
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +42,7 @@ def runs(recipe):
 
 def state(recipe, number=4):
     path = Path(recipe.output_dir) / "checkpoints" / f"step-{number:08d}" / "state.json"
-    return json.loads(path.read_text(encoding="utf-8"))
+    return read_json(path)
 
 
 def padding(recipe):
@@ -97,7 +97,7 @@ def test_shards_of_two_processes_train_like_one_without_padding(base_without_dro
     one = values(base_without_dropout, tmp_path / "pairs.csv", "", tmp_path / "one", **changes)
     del one["dev_file"]
     two = {**one, "output_dir": str(tmp_path / "two")}
-    run_recipe(make_recipe(one), show=False)
+    train(one)
     code, _, err = finish(sharded(two))
     assert code == 0, err
     for left, right in zip(lines(tmp_path / "one"), lines(tmp_path / "two"), strict=True):

@@ -1,6 +1,5 @@
 """Losses that are not finite and collapsed encoders: reported at once, with a way to repeat them."""
 
-import json
 import re
 
 import numpy as np
@@ -10,12 +9,13 @@ from safetensors.torch import load_file
 from transformers import AutoModel, AutoTokenizer
 
 from csezoo.modeling import DiffCSEConfig, DiffCSEForContrastiveLearning, SentenceEncoderConfig
+from csezoo.training.files import read_json
 from csezoo.training.loop.health import collapse_signs, dead_channels, spread
 from csezoo.training.loop.runs import run_recipe
 from csezoo.training.recipes import make_recipe
 from tests.conftest import SENTENCES, tiny_config
 from tests.refusals import refusal
-from tests.training.runs import lines, values
+from tests.training.runs import lines, train, values
 
 # The largest learning rate and decay that are allowed: every update makes the weights 9,999 times as large.
 DIVERGING = {"learning_rate": 100.0, "weight_decay": 100.0, "max_grad_norm": 0.0, "lr_scheduler": "constant"}
@@ -23,13 +23,12 @@ DIVERGING |= {"max_steps": 12, "eval_steps": 12, "log_steps": 12}
 
 
 def test_the_error_of_a_loss_that_is_not_finite_names_update_and_rows(tiny, bases, tmp_path):
-    recipe = tiny(**DIVERGING)
-    line = refusal(run_recipe, make_recipe(recipe))
+    line = refusal(run_recipe, make_recipe(tiny(**DIVERGING)))
     step = int(re.match(r"the loss is nan at step (\d+) \(sentences ", line)[1])
     assert 1 < step < 12, "found at the twelfth update, which is not the first"
     assert not [logged for logged in lines(tmp_path / "run") if "loss" in logged], "the mean of such losses is none"
     directory = tmp_path / "run" / "non_finite" / f"step-{step:08d}"
-    report = json.loads((directory / "report.json").read_text(encoding="utf-8"))
+    report = read_json(directory / "report.json")
     assert (report["step"], report["loss"]) == (step, "nan")
     rows = report["rows"]["sentences"]
     assert len(set(rows)) == 16 and f"(sentences {', '.join(map(str, rows[:5]))} …)" in line
@@ -43,7 +42,7 @@ def test_the_error_of_a_stage_on_labelled_pairs_names_its_rows(tiny, bases, tmp_
     line = refusal(run_recipe, make_recipe(tiny(**changes)))
     step = int(re.match(r"the loss is nan at step (\d+) \(labelled ", line)[1])
     directory = tmp_path / "run" / "non_finite" / f"step-{step:08d}"
-    rows = json.loads((directory / "report.json").read_text(encoding="utf-8"))["rows"]["labelled"]
+    rows = read_json(directory / "report.json")["rows"]["labelled"]
     premises = load_file(directory / "batch-0.safetensors")["0.nli_input_ids"][:, 0]
     assert len(rows) == 8
     assert (
@@ -72,8 +71,7 @@ def test_a_gradient_that_is_not_finite_is_noticed_under_a_finite_loss(tiny, tmp_
 
 
 def test_a_stream_keeps_the_batch_without_row_numbers(tiny, tmp_path):
-    changes = {**DIVERGING, "streaming": True}
-    line = refusal(run_recipe, make_recipe(tiny(**changes)))
+    line = refusal(run_recipe, make_recipe(tiny(**DIVERGING, streaming=True)))
     assert re.match(r"the loss is nan at step \d+; ", line)
     assert list((tmp_path / "run").glob("non_finite/step-*/batch-0.safetensors"))
 
@@ -119,8 +117,7 @@ def test_a_run_warns_of_a_collapsed_encoder(bases, train_file, dev_file, tmp_pat
 
 
 def test_mixed_precision_leaves_the_dev_score_in_float32(tiny, tmp_path):
-    changes = {"mixed_precision": "bf16", "max_steps": 4, "eval_steps": 1}
-    results = run_recipe(make_recipe(tiny(**changes)))
+    results = train(tiny(mixed_precision="bf16", max_steps=4, eval_steps=1))
     chosen = results["training"]["best_step"]
     scores = {line["step"]: line["dev"] for line in lines(tmp_path / "run") if "dev" in line}
     assert chosen > 0 and results["results"][0]["dtype"] == "float32"

@@ -1,15 +1,13 @@
 """An attention that takes only half precision trains under autocast; what runs outside of it uses `sdpa`."""
 
-import json
-
 import pytest
 import torch
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from csezoo.training.loop.runs import run_recipe
-from csezoo.training.recipes import make_recipe
+from csezoo.training.files import read_json
 from tests.methods import run_keys
+from tests.training.runs import train
 
 NAME = "half_only"  # transformers looks for a package if a name has "flash" in it
 
@@ -26,6 +24,5 @@ ALL_MASK_ATTENTION_FUNCTIONS.register(NAME, ALL_MASK_ATTENTION_FUNCTIONS["sdpa"]
 
 @pytest.mark.parametrize("method", ["simcse", pytest.param("diffaug", marks=pytest.mark.slow)])
 def test_flash_attention_trains_and_is_evaluated(tiny, method, bases, tmp_path, triplets):
-    keys = run_keys(method, bases["bert"], triplets) | {"attn_implementation": NAME, "mixed_precision": "bf16"}
-    run_recipe(make_recipe(tiny(**keys)), show=False)
-    assert json.loads((tmp_path / "run" / "results.json").read_text(encoding="utf-8"))["training"]["dev"] is not None
+    train(tiny(**run_keys(method, bases["bert"], triplets) | {"attn_implementation": NAME, "mixed_precision": "bf16"}))
+    assert read_json(tmp_path / "run" / "results.json")["training"]["dev"] is not None

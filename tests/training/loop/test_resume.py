@@ -8,13 +8,11 @@ import pytest
 from accelerate import Accelerator
 
 from csezoo.training.loop.checkpoints import step_of
-from csezoo.training.loop.runs import run_recipe
 from csezoo.training.loop.training_log import TrainingLog
-from csezoo.training.recipes import make_recipe
-from tests.interpreters import run_two
+from tests.interpreters import ROOT, run_two
 from tests.methods import RUNS, run_keys
 from tests.training.faults import AtRecord, KilledAfter, KilledAtFile, fill_disk, terminate, train_in_child
-from tests.training.runs import LAUNCH_TWO, command_line, finish, lines, same_run, start, values
+from tests.training.runs import LAUNCH_TWO, command_line, finish, lines, same_run, start, train, values
 
 SETTINGS = {
     "simcse, masked language modelling, accumulated": {"mlm_weight": 0.1, "gradient_accumulation_steps": 2},
@@ -43,27 +41,14 @@ CASES = [name if name in FAST else pytest.param(name, marks=pytest.mark.slow) fo
 def test_every_method_resumes_bit_for_bit(name, bases, train_file, dev_file, tmp_path, triplets, train_up_to):
     """Stopped after an update, between a dev score and its checkpoint, and (DiffAug) around the end of a stage."""
     keys = SETTINGS[name] if name in SETTINGS else run_keys(name, bases["bert"], triplets)
-    changes = {"eval_steps": 1, **keys}
-    recipe = values(bases["bert"], train_file, dev_file, tmp_path / "whole", **changes)
-    run_recipe(make_recipe(recipe))
+    recipe = values(bases["bert"], train_file, dev_file, tmp_path / "whole", **{"eval_steps": 1, **keys})
+    train(recipe)
     broken = {**recipe, "output_dir": str(tmp_path / "broken")}
-    for step, kind in ((1, "loss"), (2, "dev"), (3, "dev"), (4, "loss")):
+    for step, kind in ((1, "loss"), (3, "dev"), (4, "loss")):
         if any(line["step"] == step for line in lines(tmp_path / "whole")):  # early stopping may come first
             train_up_to(f"step {step}  {kind}", broken)
-    run_recipe(make_recipe(broken))
+    train(broken)
     same_run(tmp_path / "whole", tmp_path / "broken")
-
-
-def test_resume_continues_only_the_interrupted_seed(bases, train_file, dev_file, tmp_path, train_up_to):
-    recipe = values(bases["bert"], train_file, dev_file, tmp_path / "whole", seeds=[1, 2], max_steps=2, eval_steps=1)
-    whole = run_recipe(make_recipe(recipe))
-    broken = {**recipe, "output_dir": str(tmp_path / "broken")}
-    train_up_to("step 2  loss", broken, occurrence=2)
-    first = (tmp_path / "broken" / "seed-1" / "best" / "model.safetensors").stat().st_mtime_ns
-    assert run_recipe(make_recipe(broken))["summary"] == whole["summary"]
-    assert (tmp_path / "broken" / "seed-1" / "best" / "model.safetensors").stat().st_mtime_ns == first
-    for seed in ("seed-1", "seed-2"):
-        same_run(tmp_path / "whole" / seed, tmp_path / "broken" / seed)
 
 
 @pytest.mark.slow
@@ -71,7 +56,7 @@ def test_a_run_killed_many_times_ends_like_the_uninterrupted_one(bases, train_fi
     """SIGKILL before changes of file names in the run's directory: in saves, prunings, `best/`, whitening, results."""
     recipe = values(bases["bert"], train_file, dev_file, tmp_path / "whole", max_steps=4, eval_steps=1)
     recipe |= {"whitening": 8, "soup": 2}
-    run_recipe(make_recipe(recipe))
+    train(recipe)
     broken = {**recipe, "output_dir": str(tmp_path / "broken")}
     code, kills = -signal.SIGKILL, 0
     while code == -signal.SIGKILL:
@@ -88,16 +73,16 @@ def test_a_run_killed_while_checkpoints_are_written_ends_like_the_uninterrupted_
     bases, train_file, dev_file, tmp_path
 ):
     """SIGKILLs at random moments after an evaluation: its checkpoint is written while the run trains on."""
-    changes = {"max_steps": 50, "eval_steps": 1, "soup": 2}
+    changes = {"max_steps": 30, "eval_steps": 1, "soup": 2}
     recipe = values(bases["bert"], train_file, dev_file, tmp_path / "whole", **changes)
-    run_recipe(make_recipe(recipe))
+    train(recipe)
     broken = {**recipe, "output_dir": str(tmp_path / "broken")}
     draw, code, steps = random.Random(0), -signal.SIGKILL, []
-    while code == -signal.SIGKILL and len(steps) < 20:
+    while code == -signal.SIGKILL and len(steps) < 10:
         fault = KilledAfter("  dev ", draw.randint(1, 4), draw.uniform(0, 0.1))
         code, err = train_in_child(command_line(broken), tmp_path, fault)
         steps.append(max((step_of(path) for path in tmp_path.glob("broken/checkpoints/step-*")), default=0))
-    assert steps == sorted(steps) and len({*steps}) > 5, "few checkpoints were complete"
+    assert steps == sorted(steps) and len({*steps}) > 2, "few checkpoints were complete"
     if code != 0:
         code, err = train_in_child(command_line(broken), tmp_path)
     assert code == 0, err
@@ -107,7 +92,7 @@ def test_a_run_killed_while_checkpoints_are_written_ends_like_the_uninterrupted_
 @pytest.mark.slow
 def test_a_full_disk_is_one_line_and_keeps_the_last_checkpoint(bases, train_file, dev_file, tmp_path):
     recipe = values(bases["bert"], train_file, dev_file, tmp_path / "whole")
-    run_recipe(make_recipe(recipe))
+    train(recipe)
     broken = {**recipe, "output_dir": str(tmp_path / "broken")}
     written = tmp_path / "broken" / "checkpoints" / "step-00000002"
     code, err = train_in_child(command_line(broken), tmp_path, AtRecord("step 3", partial(fill_disk, written)))
@@ -131,6 +116,14 @@ def test_sigterm_exits_with_143_and_says_where_the_run_resumes(tiny, tmp_path):
     assert err.strip().splitlines()[-1] == f"stopped by a signal: the same command resumes from {newest}"
 
 
+# Training that goes on after its third update only when it is stopped.
+WAITS = """
+import sys, time
+from csezoo.training.train import main
+from tests.training.faults import AtRecord
+AtRecord("step 3  loss", lambda: time.sleep(300)).install()
+main(sys.argv[1:])
+"""
 # 192 sentences: the fifth batch of an epoch is smaller. Each process reads a shard of 96, 20 for each batch.
 STREAM = {"train_file": None, "dataset_file": "*.txt", "streaming": True, "stream_shards": True, "shuffle_buffer": 20}
 
@@ -138,7 +131,7 @@ STREAM = {"train_file": None, "dataset_file": "*.txt", "streaming": True, "strea
 @pytest.mark.slow
 @pytest.mark.parametrize("changes", [{}, STREAM], ids=["", "shards of a stream"])
 def test_two_processes_resume_bit_for_bit(bases, train_file, dev_file, tmp_path, changes):
-    """Stopped by SIGTERM to the launcher."""
+    """Stopped by SIGTERM to the launcher, at the third update."""
     lines_of_file = train_file.read_text(encoding="utf-8").splitlines(keepends=True)
     (tmp_path / "shards").mkdir()
     for shard in range(2):
@@ -147,7 +140,8 @@ def test_two_processes_resume_bit_for_bit(bases, train_file, dev_file, tmp_path,
     recipe = values(bases["bert"], train_file, dev_file, tmp_path / "whole", **changes)
     run_two("-m", "csezoo.training.train", *command_line(recipe))
     broken = {**recipe, "output_dir": str(tmp_path / "broken")}
-    process = start(broken, *LAUNCH_TWO, ACCELERATE_USE_CPU="true")
+    (tmp_path / "waits.py").write_text(WAITS, encoding="utf-8")
+    process = start(broken, *LAUNCH_TWO[:-2], str(tmp_path / "waits.py"), ACCELERATE_USE_CPU="true", PYTHONPATH=ROOT)
     while process.poll() is None and "step 2  dev" not in process.stderr.readline():
         pass
     process.terminate()

@@ -1,6 +1,5 @@
 """Seeds are added to a run at any time, and several processes that share a disk train different ones at once."""
 
-import json
 import shutil
 import time
 from pathlib import Path
@@ -9,14 +8,13 @@ import pytest
 import yaml
 
 from csezoo.training.errors import UserError
-from csezoo.training.files import locked
+from csezoo.training.files import locked, read_json, write_json
 from csezoo.training.loop.run_directories import OF_SEED, RUN_FILES, claim_run, seed_directory, seeds_locked
-from csezoo.training.loop.runs import run_recipe
 from csezoo.training.recipes import load_recipe, make_recipe
 from tests.conftest import SENTENCES
 from tests.interpreters import Python
 from tests.training.faults import AtRecord, start_in_child, train_in_child
-from tests.training.runs import command_line, lines, same_run, values
+from tests.training.runs import command_line, lines, same_run, train, values
 
 
 def keys(base, train_file, dev_file, output, **changes):
@@ -38,7 +36,7 @@ def recipe(bases, train_file, dev_file, tmp_path):
 def whole(bases, train_file, dev_file, tmp_path_factory):
     """A run of the seeds 1, 2 and 3 in one command."""
     output = tmp_path_factory.mktemp("runs") / "whole"
-    run_recipe(make_recipe(keys(bases["bert"], train_file, dev_file, output, seeds=[1, 2, 3])))
+    train(keys(bases["bert"], train_file, dev_file, output, seeds=[1, 2, 3]))
     return output
 
 
@@ -46,13 +44,13 @@ def test_a_seed_draws_its_own_dropout(bases, dev_file, tmp_path):
     """In one batch of all sentences and without a head, nothing else depends on the seed."""
     (tmp_path / "train.txt").write_text("\n".join(SENTENCES[:16]), encoding="utf-8")
     recipe = values(bases["bert"], tmp_path / "train.txt", dev_file, tmp_path / "run", max_steps=1)
-    run_recipe(make_recipe({**recipe, "projection": "none", "seeds": [1, 2]}))
+    train(recipe, projection="none", seeds=[1, 2])
     first, second = ([x["loss"] for x in lines(tmp_path / "run" / f"seed-{seed}") if "loss" in x] for seed in (1, 2))
     assert abs(first[0] - second[0]) > 1e-3
 
 
 def read(run: Path) -> dict:
-    return json.loads((run / "results.json").read_text(encoding="utf-8"))
+    return read_json(run / "results.json")
 
 
 def card(run: Path) -> str:
@@ -81,10 +79,10 @@ def equals_whole(run: Path, whole: Path, order: list[int]) -> None:
 
 
 def test_seeds_are_added_to_a_finished_run_of_one(recipe, whole, tmp_path, capsys):
-    run_recipe(make_recipe({**recipe, "seeds": [1]}))
+    train(recipe, seeds=[1])
     weights = (tmp_path / "run" / "best" / "model.safetensors").read_bytes()
     capsys.readouterr()
-    run_recipe(make_recipe({**recipe, "seeds": [1, 2, 3]}))
+    train(recipe, seeds=[1, 2, 3])
     out = capsys.readouterr()
     assert "(3 seeds)" in out.out and "is finished" in out.err
     assert (tmp_path / "run" / "seed-1" / "best" / "model.safetensors").read_bytes() == weights
@@ -93,17 +91,16 @@ def test_seeds_are_added_to_a_finished_run_of_one(recipe, whole, tmp_path, capsy
 
 def test_seeds_are_added_to_an_interrupted_run(recipe, whole, tmp_path, train_up_to):
     train_up_to("step 2  loss", {**recipe, "seeds": [1]})
-    run_recipe(make_recipe({**recipe, "seeds": [3]}))  # the first is not finished, so there is no mean yet
+    train(recipe, seeds=[3])  # the first is not finished, so there is no mean yet
     assert read(tmp_path / "run" / "seed-3")["seed"] == 3 and not (tmp_path / "run" / "results.json").exists()
     train_up_to("step 2  loss", {**recipe, "seeds": [2]})
-    run_recipe(make_recipe({**recipe, "seeds": [2, 1]}))
+    train(recipe, seeds=[2, 1])
     equals_whole(tmp_path / "run", whole, [1, 3, 2])
 
 
 def test_a_run_keeps_its_seeds_when_a_command_names_fewer(recipe, whole, tmp_path):
     shutil.copytree(whole, tmp_path / "run")
-    results = run_recipe(make_recipe({**recipe, "seeds": [2]}))
-    assert results["summary"][0]["n"] == 3
+    assert train(recipe, seeds=[2])["summary"][0]["n"] == 3
     equals_whole(tmp_path / "run", whole, [1, 2, 3])
 
 
@@ -130,7 +127,7 @@ def test_the_mean_is_right_whichever_process_finishes_last(recipe, whole, tmp_pa
     process = start_in_child(arguments(alone), tmp_path / "stderr.txt", waits)
     waits.strike.until_waiting()
     if last == "first":
-        run_recipe(make_recipe(others))
+        train(others)
         assert not (tmp_path / "run" / "results.json").exists()
         waits.strike.release()
         process.join(timeout=120)
@@ -139,7 +136,7 @@ def test_the_mean_is_right_whichever_process_finishes_last(recipe, whole, tmp_pa
         waits.strike.release()
         process.join(timeout=120)
         assert read(tmp_path / "run")["seeds"] == [1, 2]
-        run_recipe(make_recipe(others))
+        train(others)
     assert process.exitcode == 0
     equals_whole(tmp_path / "run", whole, [1, 2, 3])
 
@@ -232,11 +229,11 @@ def test_seeds_that_differ_in_more_than_the_seed_are_not_averaged(recipe, whole,
     path = tmp_path / "run" / "seed-2" / "results.json"
     results = read(path.parent)
     results["training"]["origin"]["code"] = "of another time"
-    path.write_text(json.dumps(results), encoding="utf-8")
+    write_json(path, results)
     line = "seeds: seed 2 has another code than seed 1; undo the change, .*--force to average them anyway"
     with pytest.raises(UserError, match=line):
-        run_recipe(make_recipe({**recipe, "seeds": [1]}))
-    assert run_recipe(make_recipe({**recipe, "seeds": [1], "force": True}))["summary"][0]["n"] == 3
+        train(recipe, seeds=[1])
+    assert train(recipe, seeds=[1], force=True)["summary"][0]["n"] == 3
 
 
 def test_a_seed_of_another_experiment_is_refused_before_it_is_trained(recipe, whole, tmp_path, bases):
@@ -244,9 +241,9 @@ def test_a_seed_of_another_experiment_is_refused_before_it_is_trained(recipe, wh
     results = read(tmp_path / "run" / "seed-1")
     for seed in (1, 2, 3):
         results["training"]["origin"]["base_model"] = "of another time"
-        (tmp_path / "run" / f"seed-{seed}" / "results.json").write_text(json.dumps(results), encoding="utf-8")
+        write_json(tmp_path / "run" / f"seed-{seed}" / "results.json", results)
     with pytest.raises(UserError, match="seeds: seed 4 has another base_model than seed 1; "):
-        run_recipe(make_recipe({**recipe, "seeds": [4]}))
+        train(recipe, seeds=[4])
     assert not (tmp_path / "run" / "seed-4" / "metrics.jsonl").exists()
 
 
@@ -255,10 +252,10 @@ def test_seeds_that_are_tested_on_other_pairs_are_refused(bases, train_file, dev
     pairs = tmp_path / "test.csv"
     shutil.copy(dev_file, pairs)
     recipe = keys(bases["bert"], train_file, dev_file, tmp_path / "run", test_file=str(pairs), seeds=[1])
-    run_recipe(make_recipe(recipe))
+    train(recipe)
     pairs.write_text("".join(pairs.read_text(encoding="utf-8").splitlines(keepends=True)[:30]), encoding="utf-8")
     with pytest.raises(UserError, match="seeds: seed 2 has another test pairs than seed 1; "):
-        run_recipe(make_recipe({**recipe, "seeds": [1, 2]}))
+        train(recipe, seeds=[1, 2])
 
 
 @pytest.mark.parametrize("content", ["", "[]", '{"seed": 1}'])
@@ -267,23 +264,23 @@ def test_broken_results_are_one_line_and_written_again(recipe, whole, tmp_path, 
     path = tmp_path / "run" / "seed-2" / "results.json"
     path.write_text(content, encoding="utf-8")
     with pytest.raises(UserError, match="seed-2/results.json"):
-        run_recipe(make_recipe({**recipe, "seeds": [1]}))
+        train(recipe, seeds=[1])
     path.unlink()
-    run_recipe(make_recipe({**recipe, "seeds": [2]}))
+    train(recipe, seeds=[2])
     equals_whole(tmp_path / "run", whole, [1, 2, 3])
 
 
 def test_a_recipe_of_ones_own_may_be_in_the_directory(recipe, tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "recipe.yaml").write_text("batch_size: 8\nseeds: 3\n", encoding="utf-8")
-    run_recipe(make_recipe({**recipe, "seeds": [1]}))
+    train(recipe, seeds=[1])
     assert read(tmp_path / "run")["seed"] == 1
 
 
 def test_a_move_that_was_interrupted_is_finished(recipe, judging_file, tmp_path):
     """Killed between two renames, after another seed was added to a run of one."""
     run = tmp_path / "run"
-    run_recipe(make_recipe({**recipe, "seeds": [1], "test_file": str(judging_file)}))
+    train(recipe, seeds=[1], test_file=str(judging_file))
     recorded = yaml.safe_load((run / "recipe.yaml").read_text(encoding="utf-8"))
     (run / "recipe.yaml").write_text(yaml.safe_dump({**recorded, "seeds": [1, 2]}), encoding="utf-8")
     assert seed_directory(run, [1, 2], 1) == run
@@ -298,6 +295,6 @@ def test_a_move_that_was_interrupted_is_finished(recipe, judging_file, tmp_path)
 
 def test_seeds_of_a_command_that_trained_nothing_are_forgotten(recipe, tmp_path):
     with pytest.raises(UserError, match="gradient_checkpointing|base_model"):
-        run_recipe(make_recipe({**recipe, "seeds": [1, 2], "base_model": "no/such-model"}))
-    run_recipe(make_recipe({**recipe, "seeds": [7]}))
+        train(recipe, seeds=[1, 2], base_model="no/such-model")
+    train(recipe, seeds=[7])
     assert read(tmp_path / "run")["seed"] == 7, "in the run's own directory"

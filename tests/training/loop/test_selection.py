@@ -1,6 +1,7 @@
 """What selects the best checkpoint (`select_by`)."""
 
 import statistics
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -11,19 +12,21 @@ from safetensors.torch import load_file
 from csezoo.modeling.methods.simcse.model import SimCSEModel
 from csezoo.training.errors import UserError
 from csezoo.training.evaluation.selection import dev_score, load_dev_tasks
+from csezoo.training.evaluation.tasks.transfer import TransferTask
+from csezoo.training.loop import runs
 from csezoo.training.loop.background import BackgroundWriter
 from csezoo.training.loop.best_model import BestModel
 from csezoo.training.loop.building import build
-from csezoo.training.loop.runs import load_dev, run_recipe
+from csezoo.training.loop.runs import load_dev
 from csezoo.training.loop.training_log import TrainingLog
 from csezoo.training.recipes import make_recipe
 from csezoo.training.tuning.objectives import COLUMNS
-from tests.training.runs import lines, values
+from tests.training.runs import lines, train, values
 
 
 def test_the_last_checkpoint_is_served_though_another_is_better_on_dev(bases, train_file, dev_file, tmp_path):
     keys = values(bases["bert"], train_file, dev_file, tmp_path, select_by="last", learning_rate=0.05)
-    training = run_recipe(make_recipe(keys))["training"]
+    training = train(keys)["training"]
     scores = {line["step"]: line["dev"] for line in lines(tmp_path) if "dev" in line}
     assert training["best_step"] == 6 and training["dev"] == scores[6] < max(scores.values())
     last = load_file(tmp_path / "checkpoints/step-00000006/model.safetensors")
@@ -31,17 +34,33 @@ def test_the_last_checkpoint_is_served_though_another_is_better_on_dev(bases, tr
     assert all(last[f"model.backbone.{name}"].equal(tensor) for name, tensor in served.items())
 
 
-def test_the_mean_of_two_dev_sets_selects(bases, train_file, dev_file, real_data, tmp_path):
+@pytest.fixture
+def few_rows(monkeypatch):
+    """Returns a function that loads the first rows of real dev tasks; a run uses it."""
+
+    def load(choice, data):
+        return [first_rows(task) for task in load_dev_tasks(choice, data)]
+
+    monkeypatch.setattr(runs, "load_dev_tasks", load)
+    return load
+
+
+def first_rows(task, count=200):
+    if isinstance(task, TransferTask):
+        return replace(task, parts={part: rows[:: len(rows) // count] for part, rows in task.parts.items()})
+    return replace(task, pairs=task.pairs[:count], scores=task.scores[:count])
+
+
+def test_the_mean_of_two_dev_sets_selects(tiny, dev_file, real_data, tmp_path, few_rows):
     data = str(real_data / "data" / "senteval")
-    keys = values(
-        bases["bert"], train_file, dev_file, tmp_path, select_by="sts-sickr-dev", eval_data=data, max_steps=2
-    )
-    del keys["dev_file"]
-    results = run_recipe(make_recipe(keys))
+    keys = {"dev_file": None, "test_file": str(dev_file), "select_by": "sts-sickr-dev", "eval_data": data}
+    results = train(tiny(**keys, max_steps=2))
     of_dev = {row["task"]: row["value"] for row in results["results"] if row["task"].endswith("-dev")}
     assert of_dev.keys() == {"STSBenchmark-dev", "SICK-R-dev"}
     # Words that the tiny vocabulary lacks make pairs tie but for rounding, so score with the same packed batches.
-    _, scored = dev_score(SimCSEModel.from_pretrained(tmp_path / "best").encode, load_dev_tasks("sts-sickr-dev", data))
+    _, scored = dev_score(
+        SimCSEModel.from_pretrained(tmp_path / "run" / "best").encode, few_rows("sts-sickr-dev", data)
+    )
     assert results["training"]["dev"] == statistics.mean(row["value"] for row in scored)
 
 
@@ -71,12 +90,9 @@ def test_contrastive_tension_serves_the_encoder_that_is_better_on_dev(bases, tra
 
 
 @pytest.mark.slow
-def test_the_mean_accuracy_of_the_transfer_tasks_on_dev_selects(bases, train_file, dev_file, real_data, tmp_path):
-    data = str(real_data / "data" / "senteval")
-    keys = values(bases["bert"], train_file, dev_file, tmp_path, select_by="transfer-dev", eval_data=data)
-    keys |= {"max_steps": 1, "eval_batch_size": 512}
-    del keys["dev_file"]
-    results = run_recipe(make_recipe(keys))
+def test_the_mean_accuracy_of_the_transfer_tasks_on_dev_selects(tiny, dev_file, real_data, few_rows):
+    keys = {"dev_file": None, "test_file": str(dev_file), "select_by": "transfer-dev", "max_steps": 1}
+    results = train(tiny(**keys, eval_data=str(real_data / "data" / "senteval"), eval_batch_size=512))
     rows = [row for row in results["results"] if row["task"].endswith("-dev")]
     assert len(rows) == 7 and all(row["value"] == row["dev"] for row in rows)
     assert results["training"]["dev"] == pytest.approx(statistics.mean(row["value"] for row in rows), abs=0.5)

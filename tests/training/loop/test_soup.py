@@ -1,19 +1,17 @@
 """The soup of a run's best checkpoints is their mean in float64, and never worse on dev than the best of them."""
 
-import json
-
 import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
 
 from csezoo.training.errors import UserError
-from csezoo.training.loop.runs import run_recipe
+from csezoo.training.files import read_json
 from csezoo.training.loop.served.best_weights import BestWeights
 from csezoo.training.loop.served.soup import Soup, average_weights
 from csezoo.training.recipes import make_recipe
 from tests.methods import run_keys
-from tests.training.runs import lines
+from tests.training.runs import lines, train
 
 
 def test_the_average_is_the_mean_in_float64():
@@ -53,8 +51,7 @@ def test_the_best_repository_of_a_run_is_the_mean_of_its_soup(tiny, bases, tmp_p
         stage = {"nli_learning_rate": 3e-2, "nli_steps": 4, "max_steps": 4, "learning_rate": 1e-4, "padded": True}
         stage |= {"seeds": [1]}
         changes |= run_keys(method, bases["bert"], triplets) | stage
-    recipe = tiny(**changes)
-    results = run_recipe(make_recipe(recipe))
+    results = train(tiny(**changes))
     steps = results["training"]["soup"]
     assert len(steps) > 1, "else nothing is tested"
     single = [load_file(tmp_path / "run" / "best_weights" / f"step-{step:08d}.safetensors") for step in steps]
@@ -73,12 +70,12 @@ def test_the_best_repository_of_a_run_is_the_mean_of_its_soup(tiny, bases, tmp_p
 
 def test_a_finished_run_can_be_evaluated_again(tiny, tmp_path):
     recipe = tiny(soup=2, eval_steps=1, max_steps=2)
-    run_recipe(make_recipe(recipe))
+    train(recipe)
     results = tmp_path / "run" / "results.json"
-    first = json.loads(results.read_text(encoding="utf-8"))
+    first = read_json(results)
     results.unlink()
-    run_recipe(make_recipe(recipe))
-    again = json.loads(results.read_text(encoding="utf-8"))
+    train(recipe)
+    again = read_json(results)
     assert again["results"] == first["results"] and again["training"]["soup"] == first["training"]["soup"]
 
 

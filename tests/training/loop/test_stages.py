@@ -16,13 +16,12 @@ from csezoo.modeling.methods.simcse.model import SimCSEModel
 from csezoo.training.data.texts import load_labelled, load_sentences
 from csezoo.training.errors import UserError
 from csezoo.training.loop.best_model import BestModel
-from csezoo.training.loop.runs import run_recipe
 from csezoo.training.loop.training_log import TrainingLog
 from csezoo.training.loop.training_loop import Stage
 from csezoo.training.publishing.fingerprints import verify_repository
 from csezoo.training.recipes import make_recipe
 from tests.conftest import SENTENCES
-from tests.training.runs import lines, values
+from tests.training.runs import lines, train, values
 
 LABELS = ("entailment", "neutral", "contradiction")
 # Supervised PromptBERT.
@@ -74,9 +73,7 @@ def stages(run):
 
 
 def test_the_stage_on_labelled_pairs_is_first_and_has_its_rate_and_schedule(tiny, tmp_path, triplets):
-    recipe = tiny(**triplets)
-    recipe |= {"nli_steps": 3, "nli_learning_rate": 1e-2, "nli_batch_size": 8}
-    assert run_recipe(make_recipe(recipe))["training"]["updates"] == 9
+    assert train(tiny(**triplets, nli_steps=3, nli_learning_rate=1e-2, nli_batch_size=8))["training"]["updates"] == 9
     logged = stages(tmp_path / "run")
     assert [line["step"] for line in logged] == list(range(1, 10))
     assert [line["learning_rate"] for line in logged[:3]] == pytest.approx([1e-2 * (6 - s) / 6 for s in range(3)])
@@ -87,21 +84,17 @@ def test_the_stage_on_labelled_pairs_is_first_and_has_its_rate_and_schedule(tiny
 
 
 def test_nli_decay_steps_sets_the_length_of_the_first_schedule(tiny, tmp_path, triplets):
-    recipe = tiny(**triplets)
-    recipe |= {"nli_steps": 2, "nli_learning_rate": 1e-2, "nli_decay_steps": 4, "max_steps": 1}
-    run_recipe(make_recipe(recipe))
+    train(tiny(**triplets, nli_steps=2, nli_learning_rate=1e-2, nli_decay_steps=4, max_steps=1))
     assert [line["learning_rate"] for line in stages(tmp_path / "run")[:2]] == pytest.approx([1e-2, 0.75e-2])
 
 
 def test_a_schedule_shorter_than_its_stage_is_refused(tiny, triplets):
-    recipe = tiny(**triplets, nli_steps=7, max_steps=6)
     with pytest.raises(UserError, match="ends after 6 of the 7 updates on labelled pairs; give --nli_decay_steps 7"):
-        run_recipe(make_recipe(recipe))
+        train(tiny(**triplets, nli_steps=7, max_steps=6))
 
 
 def test_labelled_pairs_and_sentences_can_be_trained_jointly(tiny, tmp_path, pairs):
-    recipe = tiny(nli_weight=0.5, **pairs)
-    run_recipe(make_recipe(recipe))
+    train(tiny(nli_weight=0.5, **pairs))
     for line in stages(tmp_path / "run"):
         assert line["loss"] == pytest.approx(line["contrastive"] + 0.5 * line["nli"], rel=1e-5)
 
@@ -110,7 +103,7 @@ def test_a_run_can_train_on_labelled_pairs_only(bases, dev_file, tmp_path, pairs
     recipe = values(bases["bert"], None, dev_file, tmp_path / "run", **pairs)
     recipe |= {"max_steps": 0, "nli_epochs": 1, "nli_batch_size": 16, "projection": "none", "pooling": "mean"}
     del recipe["train_file"]
-    results = run_recipe(make_recipe(recipe))
+    results = train(recipe)
     assert results["training"]["updates"] == 3  # 40 pairs in batches of 16, and no training sentences needed
     assert all(
         set(line) == {"step", "loss", "nli", "learning_rate", "padding_tokens"} for line in stages(tmp_path / "run")
@@ -134,7 +127,7 @@ def test_a_stage_of_the_contrastive_objective_is_supervised_simcse(bases, dev_fi
     )
     supervised |= {"text_columns": triplets["nli_columns"]}
     for recipe in (stage, supervised):
-        run_recipe(make_recipe({**recipe, **keys}))
+        train(recipe, **keys)
     losses = [[line["loss"] for line in stages(tmp_path / name)] for name in ("stage", "supervised")]
     assert losses[0] == losses[1] and len(losses[0]) == 3
     one, other = (load_file(tmp_path / name / "best/model.safetensors") for name in ("stage", "supervised"))
@@ -142,15 +135,13 @@ def test_a_stage_of_the_contrastive_objective_is_supervised_simcse(bases, dev_fi
 
 
 def test_the_contrastive_objective_reads_triplets(tiny, pairs):
-    recipe = tiny(nli_objective="contrastive", **pairs)
     with pytest.raises(UserError, match="nli_objective: contrastive needs triplets; set nli_classes: 2"):
-        run_recipe(make_recipe(recipe | {"nli_steps": 1}))
+        train(tiny(nli_objective="contrastive", **pairs), nli_steps=1)
 
 
 def labelled(path, rows, columns, classes, **keys):
     path.write_text("\n".join(map(json.dumps, rows)) + "\n", encoding="utf-8")
-    recipe = {"nli_file": str(path), "nli_columns": columns, "nli_steps": 1, **keys}
-    return load_labelled(make_recipe(recipe), classes)
+    return load_labelled(make_recipe({"nli_file": str(path), "nli_columns": columns, "nli_steps": 1, **keys}), classes)
 
 
 def test_labels_are_names_or_numbers_and_rows_without_label_are_dropped(tmp_path):
@@ -186,47 +177,32 @@ def test_the_error_of_missing_labelled_data_names_the_option():
         load_labelled(make_recipe({"nli_columns": ["a", "b", "c"]}), 2)
 
 
-def test_a_fraction_always_keeps_the_same_rows(tmp_path):
+def test_a_fraction_keeps_the_same_rows_and_another_seed_of_the_draw_others(tmp_path):
     rows = [{"a": f"p{i}", "b": f"e{i}", "c": f"c{i}"} for i in range(1000)]
-    some = labelled(tmp_path / "a.jsonl", rows, ["a", "b", "c"], 2, nli_fraction=0.1)["0"]
-    assert 70 < len(some) < 130
-    assert labelled(tmp_path / "a.jsonl", rows, ["a", "b", "c"], 2, nli_fraction=0.1)["0"] == some
+    some, again, others = (
+        labelled(tmp_path / "a.jsonl", rows, ["a", "b", "c"], 2, nli_fraction=0.1, fraction_seed=seed)["0"]
+        for seed in (0, 0, 1)
+    )
+    assert some == again and set(some) != set(others)
+    assert 70 < len(some) < 130 and 70 < len(others) < 130
     recipe = {"train_file": str(tmp_path / "a.jsonl"), "text_columns": ["a"], "train_fraction": 0.1}
     assert load_sentences(make_recipe(recipe))["0"] == some
 
 
-def test_another_seed_of_the_draw_keeps_other_rows(tmp_path):
-    rows = [{"a": f"p{i}", "b": f"e{i}", "c": f"c{i}"} for i in range(1000)]
-    some, others = (
-        labelled(tmp_path / "a.jsonl", rows, ["a", "b", "c"], 2, nli_fraction=0.1, fraction_seed=seed)["0"]
-        for seed in (0, 1)
-    )
-    assert 70 < len(others) < 130 and set(some) != set(others)
-
-
-def test_stsb_sentences_are_both_sentences_of_all_pairs(real_data):
-    recipe = make_recipe({"dataset": "stsb-sentences", "eval_data": str(real_data / "data" / "senteval")})
+@pytest.mark.parametrize(("name", "count"), [("stsb-sentences", 17_256), ("sts-sentences", 89_192)])
+def test_sentences_of_graded_pairs_are_those_of_all_pairs(name, count, real_data):
+    """ConSERT's README has the 89,192: of STS12 to STS16, STS-B and SICK-R, with or without a score."""
+    recipe = make_recipe({"dataset": name, "eval_data": str(real_data / "data" / "senteval")})
     sentences = load_sentences(recipe)["0"]
-    assert len(sentences) == 17256
-    assert sentences[0] == "a plane is taking off ."
+    assert len(sentences) == count and "a plane is taking off ." in sentences[:]
+    of_sick = "A group of kids is playing in a yard and an old man is standing in the background"
+    assert (of_sick in sentences[:]) == (name == "sts-sentences")
 
 
-def test_sts_sentences_are_those_that_consert_trains_on(real_data):
-    """Its README: 89,192 sentences of STS12 to STS16, STS-B and SICK-R, which is all pairs with or without a score."""
-    recipe = make_recipe({"dataset": "sts-sentences", "eval_data": str(real_data / "data" / "senteval")})
-    sentences = load_sentences(recipe)["0"]
-    assert len(sentences) == 89_192
-    assert {
-        "a plane is taking off .",
-        "A group of kids is playing in a yard and an old man is standing in the background",
-    } < {*sentences}
-    with pytest.raises(UserError, match="sts-sentences needs --eval_data"):
-        load_sentences(make_recipe({"dataset": "sts-sentences", "eval_data": "none"}))
-
-
-def test_stsb_sentences_need_evaluation_data():
-    with pytest.raises(UserError, match="stsb-sentences needs --eval_data"):
-        load_sentences(make_recipe({"dataset": "stsb-sentences", "eval_data": "none"}))
+@pytest.mark.parametrize("name", ["stsb-sentences", "sts-sentences"])
+def test_sentences_of_graded_pairs_need_evaluation_data(name):
+    with pytest.raises(UserError, match=f"{name} needs --eval_data"):
+        load_sentences(make_recipe({"dataset": name, "eval_data": "none"}))
 
 
 def test_endurance_counts_drops_between_evaluations(tmp_path):
@@ -259,20 +235,18 @@ def test_patience_counts_evaluations_in_a_row_that_are_no_better_than_the_best(t
 
 def test_early_stopping_stops_a_run_and_it_stays_stopped(tiny, tmp_path):
     recipe = tiny(max_steps=40, eval_steps=1, endurance=1)
-    results = run_recipe(make_recipe({**recipe, "learning_rate": 0.05}))
-    updates = results["training"]["updates"]
+    updates = train(recipe, learning_rate=0.05)["training"]["updates"]
     dev = [line["dev"] for line in lines(tmp_path / "run") if "dev" in line]
     assert updates < 40 and len(dev) == updates + 1
     assert dev[-1] < dev[-2] and dev[1:-1] == sorted(dev[1:-1]), "stopped at the first fall after training began"
     (tmp_path / "run" / "results.json").unlink()  # as if it had been killed before its last evaluation
-    assert run_recipe(make_recipe({**recipe, "learning_rate": 0.05}))["training"]["updates"] == updates
+    assert train(recipe, learning_rate=0.05)["training"]["updates"] == updates
 
 
 def test_without_updates_the_run_saves_the_pooled_base_model(bases, dev_file, tmp_path):
     recipe = values(bases["bert"], None, dev_file, tmp_path / "run", max_steps=0, pooling="first_last_mean")
     del recipe["train_file"]
-    results = run_recipe(make_recipe({**recipe, "projection": "none"}))
-    assert results["training"]["updates"] == 0
+    assert train(recipe, projection="none")["training"]["updates"] == 0
     served, base = (AutoModel.from_pretrained(each).state_dict() for each in (tmp_path / "run/best", bases["bert"]))
     for name, tensor in base.items():
         if not name.startswith("pooler."):
@@ -280,8 +254,7 @@ def test_without_updates_the_run_saves_the_pooled_base_model(bases, dev_file, tm
 
 
 def test_whitening_is_fitted_to_the_best_model_and_saved_with_it(bases, train_file, dev_file, tmp_path):
-    recipe = values(bases["roberta"], train_file, dev_file, tmp_path / "run", max_steps=1, whitening=8)
-    run_recipe(make_recipe(recipe))
+    train(values(bases["roberta"], train_file, dev_file, tmp_path / "run", max_steps=1, whitening=8))
     model = load_published(tmp_path / "run" / "best")
     vectors = model.encode(SENTENCES)
     assert vectors.shape == (len(SENTENCES), 8)
@@ -298,10 +271,10 @@ def test_whitening_is_fitted_to_the_best_model_and_saved_with_it(bases, train_fi
 
 def test_a_whitening_may_keep_a_part_of_the_variances_and_be_refined(tiny, tmp_path):
     recipe = tiny(max_steps=0, whitening=4)
-    run_recipe(make_recipe({**recipe, "whitening_power": 0.5}))
+    train(recipe, whitening_power=0.5)
     fitted = SimCSEModel.from_pretrained(tmp_path / "run" / "best").whitening
     changed = {**recipe, "output_dir": str(tmp_path / "refined"), "whitening_power": 0.5, "whitening_updates": 5}
-    run_recipe(make_recipe(changed))
+    train(changed)
     refined = SimCSEModel.from_pretrained(tmp_path / "refined" / "best").whitening
     scales = fitted.kernel.norm(dim=0)  # Λ^(-1/4), so they grow as the variances fall
     assert torch.equal(scales, scales.sort().values) and scales[-1] < scales[0] * 100
@@ -312,8 +285,7 @@ def test_a_whitening_may_keep_a_part_of_the_variances_and_be_refined(tiny, tmp_p
 
 
 def test_a_flow_is_fitted_to_the_best_model_and_saved_with_it(tiny, train_file, tmp_path):
-    recipe = tiny(max_steps=1, flow=True, flow_epochs=10)
-    run_recipe(make_recipe(recipe))
+    train(tiny(max_steps=1, flow=True, flow_epochs=10))
     model = load_published(tmp_path / "run" / "best")
     texts = [*dict.fromkeys(train_file.read_text(encoding="utf-8").splitlines())]
     vectors = torch.from_numpy(model.encode(texts))
@@ -331,8 +303,7 @@ def test_a_flow_reads_all_columns_with_the_dropout_of_training(bases, dev_file, 
     keys = {"flow": True, "max_steps": 0, "dev_file": None}
 
     def scales(name, **changes):
-        recipe = values(bases["bert"], table, dev_file, tmp_path / name, **keys, **changes)
-        run_recipe(make_recipe(recipe))
+        train(values(bases["bert"], table, dev_file, tmp_path / name, **keys, **changes))
         tensors = load_file(tmp_path / name / "best/model.safetensors")
         return torch.cat([tensor for name, tensor in sorted(tensors.items()) if name.endswith("norm.log_scale")])
 
@@ -351,10 +322,10 @@ def test_a_flow_and_a_whitening_are_refused_together(bases, train_file, dev_file
 def test_whitening_to_too_many_dimensions_is_refused(tiny, tmp_path):
     recipe = tiny(max_steps=0, whitening=33)
     with pytest.raises(UserError, match="whitening: 33 must be at most 32, the dimensions"):
-        run_recipe(make_recipe(recipe))
+        train(recipe)
     few = {**recipe, "output_dir": str(tmp_path / "few"), "whitening": 20, "whitening_sentences": 5}
     with pytest.raises(UserError, match="give more training sentences, or a smaller --whitening"):
-        run_recipe(make_recipe(few))
+        train(few)
 
 
 def test_a_stage_knows_where_it_ends():

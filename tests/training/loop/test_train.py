@@ -1,6 +1,5 @@
 """Complete runs on a tiny base model: files, errors, one process and two."""
 
-import json
 import os
 import re
 import shutil
@@ -21,13 +20,13 @@ from csezoo.training.errors import UserError
 from csezoo.training.evaluation.encoders import load_encoder
 from csezoo.training.evaluation.ranks import load_ranks
 from csezoo.training.evaluation.tasks.sts import load_pairs_file, unit_vectors
+from csezoo.training.files import read_json, write_json
 from csezoo.training.loop.runs import run_recipe
 from csezoo.training.recipes import load_recipe, make_recipe
-from csezoo.training.train import main
 from tests.clean_interpreter import run_without_csezoo
 from tests.conftest import SENTENCES
 from tests.interpreters import run_python
-from tests.training.runs import LAUNCH_TWO, command_line, finish, lines, start, values
+from tests.training.runs import LAUNCH_TWO, command_line, finish, lines, same_but_for_rounding, start, train, values
 
 
 @pytest.fixture(scope="session")
@@ -35,7 +34,7 @@ def run(bases, train_file, dev_file, judging_file, tmp_path_factory):
     """A finished run of one process."""
     output = tmp_path_factory.mktemp("runs") / "tiny"
     changes = {"test_file": str(judging_file), "show_sentences": True}
-    run_recipe(make_recipe(values(bases["bert"], train_file, dev_file, output, **changes)))
+    train(values(bases["bert"], train_file, dev_file, output, **changes))
     return output
 
 
@@ -50,9 +49,7 @@ def test_a_run_directory_has_the_documented_files(run):
 
 
 def test_a_run_keeps_the_ranks_that_its_scores_were_computed_from(run, dev_file):
-    (result,) = [
-        row for row in json.loads((run / "results.json").read_text("utf-8"))["results"] if row["task"] == "test"
-    ]
+    (result,) = [row for row in read_json(run / "results.json")["results"] if row["task"] == "test"]
     pairs = replace(load_pairs_file(str(dev_file)), name="test")
     (ranked,) = load_ranks(run / "ranks.npz", [pairs], result["model_sha256"])
     assert 100 * spearmanr(ranked, pairs.scores).statistic == pytest.approx(result["value"], abs=1e-9)
@@ -60,29 +57,27 @@ def test_a_run_keeps_the_ranks_that_its_scores_were_computed_from(run, dev_file)
 
 def test_best_is_the_strictly_best_dev_score(run):
     dev = {line["step"]: line["dev"] for line in lines(run) if "dev" in line}
-    training = json.loads((run / "results.json").read_text(encoding="utf-8"))["training"]
+    training = read_json(run / "results.json")["training"]
     assert training["dev"] == max(dev.values())
     assert training["best_step"] == min(step for step, score in dev.items() if score == max(dev.values()))
 
 
 def test_a_run_that_never_improves_logs_a_warning(tiny, capsys):
-    changes = {"learning_rate": 1e-30, "max_steps": 2, "seeds": [1]}
-    training = run_recipe(make_recipe(tiny(**changes)))
-    assert training["training"]["best_step"] == 0
+    assert train(tiny(learning_rate=1e-30, max_steps=2, seeds=[1]))["training"]["best_step"] == 0
     assert "best/ has the initial weights" in capsys.readouterr().err
 
 
 def test_test_pairs_work_without_dev_pairs(tiny, dev_file, capsys):
     recipe = tiny(max_steps=1, test_file=str(dev_file))
     del recipe["dev_file"]
-    results = run_recipe(make_recipe(recipe))
+    results = train(recipe)
     assert [result["task"] for result in results["results"]] == ["test"] and results["training"]["dev"] is None
     assert results["neighbours"] == [], "the pairs are private"
     assert "The finished repository" in capsys.readouterr().out
 
 
 def test_results_have_the_cost_of_training(run):
-    training = json.loads((run / "results.json").read_text(encoding="utf-8"))["training"]
+    training = read_json(run / "results.json")["training"]
     assert 0 < training["update_seconds"] <= training["seconds"]
     assert training["rows_per_second"] == pytest.approx(6 * 16 / training["update_seconds"], rel=0.01)
     assert training["peak_rss_bytes"] > 2**27 and training["peak_device_bytes"] is None, "torch alone needs more"
@@ -100,7 +95,7 @@ def test_pictures_are_in_the_run_and_in_the_repository(run):
 
 
 def test_the_card_shows_the_nearest_sentences_before_and_after_training(run):
-    nearest = json.loads((run / "results.json").read_text(encoding="utf-8"))["neighbours"]
+    nearest = read_json(run / "results.json")["neighbours"]
     card = (run / "best" / "README.md").read_text(encoding="utf-8")
     encode, _ = load_encoder(str(run / "best"))
     assert nearest
@@ -113,7 +108,7 @@ def test_the_card_shows_the_nearest_sentences_before_and_after_training(run):
 
 
 def test_results_have_receipts(run):
-    results = json.loads((run / "results.json").read_text(encoding="utf-8"))
+    results = read_json(run / "results.json")
     assert [result["task"] for result in results["results"]] == ["dev", "test"]
     for result in results["results"]:
         assert result["rows"] == len(SENTENCES) // 2
@@ -140,7 +135,7 @@ def test_best_can_be_trained_on(run):
 def test_a_finished_run_is_reused_and_another_recipe_refused(run, bases, train_file, dev_file, judging_file, capsys):
     same = values(bases["bert"], train_file, dev_file, run, test_file=str(judging_file))
     before = (run / "best" / "model.safetensors").stat().st_mtime_ns
-    run_recipe(make_recipe(same))
+    train(same)
     assert (run / "best" / "model.safetensors").stat().st_mtime_ns == before
     refused = run_python("-m", "csezoo.training.train", *command_line({**same, "learning_rate": 2e-3}))
     assert refused.returncode == 2
@@ -151,23 +146,15 @@ def test_a_finished_run_is_reused_and_another_recipe_refused(run, bases, train_f
 @pytest.mark.slow
 def test_two_processes_train_as_one(base_without_dropout, train_file, pairs, dev_file, tmp_path):
     """Without dropout, and with a smaller batch in the middle of the run (96 pairs in batches of 25)."""
-    changes = {
-        **pairs,
-        "batch_size": 25,
-        "eval_steps": 6,
-        "adam_epsilon": 1e-3,
-    }  # else the smallest gradients are noise over noise
+    # Of a smaller ε, the smallest gradients would be noise over noise.
+    changes = {**pairs, "batch_size": 25, "eval_steps": 6, "adam_epsilon": 1e-3}
     one = values(base_without_dropout, train_file, dev_file, tmp_path / "one", **changes)
-    run_recipe(make_recipe(one))
+    train(one)
     two = values(base_without_dropout, train_file, dev_file, tmp_path / "two", **changes)
     code, _, err = finish(start(two, *LAUNCH_TWO, ACCELERATE_USE_CPU="true"))
     assert code == 0, err
     assert "2 process(es)" in err
-    a, b = (load_file(tmp_path / run / "checkpoints/step-00000006/model.safetensors") for run in ("one", "two"))
-    for name in a:
-        torch.testing.assert_close(b[name], a[name], atol=2e-5, rtol=1e-4, msg=name)
-    for left, right in zip(lines(tmp_path / "one"), lines(tmp_path / "two"), strict=True):
-        assert left == pytest.approx(right, rel=1e-3)
+    same_but_for_rounding(tmp_path / "one", tmp_path / "two", step=6)
 
 
 @pytest.mark.slow
@@ -180,17 +167,16 @@ def test_a_launch_with_too_few_processes_is_refused(tiny):
 
 
 def test_several_seeds_are_aggregated(bases, train_file, dev_file, tmp_path, capsys):
-    recipe = make_recipe(values(bases["roberta"], train_file, dev_file, tmp_path, seeds=[1, 2, 3], max_steps=2))
+    recipe = make_recipe(values(bases["roberta"], train_file, dev_file, tmp_path, seeds=[1, 2], max_steps=2))
     results = run_recipe(recipe)
     out, err = capsys.readouterr()
     assert [line for line in err.splitlines() if line.startswith("seed ")] == [
-        "seed 1 of 3: 1",
-        "seed 2 of 3: 2",
-        "seed 3 of 3: 3",
+        "seed 1 of 2: 1",
+        "seed 2 of 2: 2",
     ]
     scores = [result["value"] for result in results["results"]]
     assert results["summary"] == [
-        {"task": "dev", "mean": pytest.approx(np.mean(scores)), "sd": pytest.approx(np.std(scores, ddof=1)), "n": 3}
+        {"task": "dev", "mean": pytest.approx(np.mean(scores)), "sd": pytest.approx(np.std(scores, ddof=1)), "n": 2}
     ]
     assert len(set(scores)) > 1, "seeds differ"
     best = results["seeds"][scores.index(max(scores))]
@@ -201,24 +187,16 @@ def test_several_seeds_are_aggregated(bases, train_file, dev_file, tmp_path, cap
     assert "± " in out
 
 
-def test_triplets_prompt_bf16_checkpointing_and_tensorboard_together(bases, dev_file, tmp_path):
-    triplets = tmp_path / "nli.csv"
-    rows = [f"{a},{b},{c}" for a, b, c in zip(SENTENCES[:40], SENTENCES[1:41], SENTENCES[2:42], strict=True)]
-    triplets.write_text("sent0,sent1,hard_neg\n" + "\n".join(rows) + "\n", encoding="utf-8")
-    recipe = values(bases["bert"], triplets, dev_file, tmp_path / "run", epochs=1, max_steps=None)
-    recipe |= {"text_columns": ["sent0", "sent1", "hard_neg"], "hard_negative_weight": 1.0, "mixed_precision": "bf16"}
+def test_triplets_prompt_bf16_checkpointing_and_tensorboard_together(tiny, triplets, tmp_path):
+    recipe = tiny(train_file=triplets["nli_file"], text_columns=triplets["nli_columns"], epochs=1, max_steps=None)
+    recipe |= {"hard_negative_weight": 1.0, "mixed_precision": "bf16"}
     recipe |= {"pooling": "prompt", "prompts": ['This sentence of "{sentence}" means{mask}.'], "denoise": "always"}
     recipe |= {"projection_at_test": True, "gradient_checkpointing": True, "report_to": "tensorboard"}
-    results = run_recipe(make_recipe(recipe))
+    results = train(recipe)
     assert results["training"]["updates"] == 3  # 40 triplets in batches of 16
     assert list((tmp_path / "run" / "tracker").rglob("events.out.tfevents*"))
     csezoo = load_published(tmp_path / "run" / "best").config.csezoo
     assert csezoo["template"]["text"] == recipe["prompts"][0]
-
-
-def test_a_streaming_run_makes_its_updates(tiny):
-    recipe = tiny(streaming=True, max_steps=4)
-    assert run_recipe(make_recipe(recipe))["training"]["updates"] == 4
 
 
 @pytest.mark.parametrize("changes", [{"num_workers": 2}, {"num_workers": 1, "streaming": True, "shuffle_buffer": 20}])
@@ -226,8 +204,7 @@ def test_batches_of_workers_are_those_of_the_run_itself(bases, train_file, dev_f
     weights = []
     for workers in (0, changes["num_workers"]):
         out = tmp_path / f"run-{workers}"
-        keys = {**changes, "num_workers": workers, "max_steps": 3}
-        run_recipe(make_recipe(values(bases["bert"], train_file, dev_file, out, **keys)))
+        train(values(bases["bert"], train_file, dev_file, out, **{**changes, "num_workers": workers, "max_steps": 3}))
         weights.append(load_file(out / "checkpoints" / "step-00000003" / "model.safetensors"))
     assert weights[0].keys() == weights[1].keys()
     assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
@@ -235,15 +212,15 @@ def test_batches_of_workers_are_those_of_the_run_itself(bases, train_file, dev_f
 
 def test_accumulation_over_several_epochs_uses_every_batch(tiny):
     changes = {"max_train_sentences": 48, "epochs": 3, "gradient_accumulation_steps": 2, "max_steps": None}
-    results = run_recipe(make_recipe(tiny(**changes)))
+    results = train(tiny(**changes))
     assert results["training"]["updates"] == 5  # 9 batches in updates of two; the tenth batch begins another epoch
 
 
 def test_overwrite_replaces_a_run_once(tiny, tmp_path):
     first = tiny(max_steps=2, report_to="tensorboard")
-    run_recipe(make_recipe(first))
+    train(first)
     AcceleratorState._reset_state(reset_partial_state=True)
-    run_recipe(make_recipe({**first, "max_steps": 1, "overwrite": True}))
+    train(first, max_steps=1, overwrite=True)
     assert lines(tmp_path / "run")[-1]["step"] == 1
     assert list((tmp_path / "run" / "tracker").rglob("events.out.tfevents*"))
     assert load_recipe(str(tmp_path / "run" / "recipe.yaml")).overwrite is False
@@ -255,38 +232,31 @@ def test_a_run_does_not_delete_its_base_model(bases, train_file, dev_file, tmp_p
     base = Path(shutil.copytree(bases["bert"], tmp_path / "run" / "best"))
     before = {path: path.read_bytes() for path in base.iterdir()}
     with pytest.raises(UserError, match=f"output_dir: .* has the base_model {base}; give another --output_dir"):
-        run_recipe(make_recipe(values(base, train_file, dev_file, base / output, overwrite=True)))
+        train(values(base, train_file, dev_file, base / output, overwrite=True))
     assert {path: path.read_bytes() for path in base.iterdir()} == before
 
 
 def test_a_tokenizer_whose_merges_miss_a_token_is_one_line(bases, train_file, dev_file, tmp_path):
     base = Path(shutil.copytree(bases["roberta"], tmp_path / "base"))
-    state = json.loads((base / "tokenizer.json").read_text(encoding="utf-8"))
+    state = read_json(base / "tokenizer.json")
     first, second = state["model"]["merges"][0]
     state["model"]["vocab"]["☃☃"] = state["model"]["vocab"].pop(first + second)
-    (base / "tokenizer.json").write_text(json.dumps(state), encoding="utf-8")
+    write_json(base / "tokenizer.json", state)
     with pytest.raises(UserError, match="base: its tokenizer could not be loaded .*out of vocabulary"):
-        run_recipe(make_recipe(values(base, train_file, dev_file, tmp_path / "run")))
+        train(values(base, train_file, dev_file, tmp_path / "run"))
     with pytest.raises(UserError, match="base: its tokenizer could not be loaded .*out of vocabulary"):
         load_encoder(str(base), pooling="cls")
 
 
-def test_a_failed_start_does_not_claim_the_directory(tiny, train_file, tmp_path):
-    recipe = tiny(max_steps=1)
-    with pytest.raises(UserError, match="does not exist"):
-        run_recipe(make_recipe({**recipe, "train_file": str(tmp_path / "missing.txt")}))
-    run_recipe(make_recipe(recipe))
-
-
 def test_resume_refuses_another_launch(tiny, tmp_path):
     recipe = tiny(max_steps=1)
-    run_recipe(make_recipe(recipe))
+    train(recipe)
     (tmp_path / "run" / "results.json").unlink()
     AcceleratorState._reset_state(reset_partial_state=True)
     os.environ["ACCELERATE_MIXED_PRECISION"] = "bf16"
     try:
         with pytest.raises(UserError, match="with another precision"):
-            run_recipe(make_recipe(recipe))
+            train(recipe)
     finally:
         del os.environ["ACCELERATE_MIXED_PRECISION"]
 
@@ -294,39 +264,10 @@ def test_resume_refuses_another_launch(tiny, tmp_path):
 def test_without_dev_the_last_model_is_the_best(tiny, dev_file, tmp_path):
     recipe = tiny(max_steps=3)
     del recipe["dev_file"]
-    assert run_recipe(make_recipe(recipe))["training"]["best_step"] == 3
+    assert train(recipe)["training"]["best_step"] == 3
     last = load_file(tmp_path / "run" / "checkpoints" / "step-00000003" / "model.safetensors")
     best = load_file(tmp_path / "run" / "best" / "model.safetensors")
     encoder = {name for name in best if "pooler" not in name}
     for name in encoder:
         assert torch.equal(last[f"model.backbone.{name}"], best[name]), name
     assert len(encoder) > 20
-
-
-@pytest.mark.parametrize(
-    ("changes", "line"),
-    [
-        ({"base_model": "no/such-model"}, "base_model: 'no/such-model' could not be loaded"),
-        ({"train_file": "missing.txt"}, "train_file: missing.txt does not exist"),
-        ({"learning_rat": "1"}, "unknown key 'learning_rat': did you mean learning_rate?"),
-        ({"pooling": "median"}, "pooling: 'median' must be one of"),
-        ({"max_length": "100"}, "max_length: 100 needs 100 positions, "),
-        ({"dev_file": "missing.csv"}, "missing.csv does not exist"),
-        ({"mixed_precision": "fp4"}, "mixed_precision"),
-        ({"seeds": ["1", "1"]}, "seeds: [1, 1] must be one or more different numbers"),
-        ({"seeds": "-1"}, "seeds: -1 must be at least 0"),
-        ({"lr_scheduler": "reduce_lr_on_plateau"}, "lr_scheduler: 'reduce_lr_on_plateau' must be one of linear"),
-        ({"warmup_ratio": "3"}, "warmup_ratio: 3.0 must be at least 0 and below 1"),
-        ({"attn_implementation": "flash_attention_2"}, "could not be loaded"),
-        ({"output_dir": __file__}, "cannot be written"),
-        ({"report_to": "pigeon"}, "report_to"),
-        ({"num_workers": "2", "streaming": "true"}, "num_workers: one process reads a stream; give 0 or 1"),
-    ],
-)
-def test_user_errors_are_one_line_with_exit_code_2(tiny, capsys, changes, line):
-    recipe = {**tiny(), **changes}
-    with pytest.raises(SystemExit) as stop:
-        main(command_line(recipe))
-    assert stop.value.code == 2
-    error = capsys.readouterr().err.strip().splitlines()[-1]
-    assert error.startswith("error: ") and line in error

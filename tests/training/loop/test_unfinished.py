@@ -11,10 +11,9 @@ from safetensors.torch import load_file
 from csezoo.training.cli.parser import main
 from csezoo.training.errors import UserError
 from csezoo.training.files import LOCK
-from csezoo.training.loop.runs import run_recipe, write_unfinished
+from csezoo.training.loop.runs import write_unfinished
 from csezoo.training.publishing.staging import stage, verify_files
-from csezoo.training.recipes import make_recipe
-from tests.training.runs import flip_a_bit, newest, same_run
+from tests.training.runs import flip_a_bit, newest, same_run, train
 
 OF_THE_END = {"README.md", "similarities.png", "training_curves.png"}  # what evaluation adds
 
@@ -36,7 +35,7 @@ def unfinished(whole, tmp_path):
 def test_the_repository_is_the_one_that_the_end_of_the_run_writes(whole, unfinished):
     assert write_unfinished(unfinished) == 6
     assert files(unfinished / "best") == files(whole[0] / "best")
-    run_recipe(make_recipe({**whole[1], "output_dir": str(unfinished)}))
+    train(whole[1], output_dir=str(unfinished))
     same_run(whole[0], unfinished)
 
 
@@ -50,8 +49,7 @@ def test_it_is_the_best_that_the_newest_checkpoint_names(unfinished):
 
 def test_a_soup_and_a_whitening_are_part_of_it(whole, tmp_path):
     run = tmp_path / "run"
-    changes = {"soup": 2, "whitening": 8, "eval_steps": 1, "output_dir": str(run)}
-    run_recipe(make_recipe({**whole[1], **changes}))
+    train(whole[1], soup=2, whitening=8, eval_steps=1, output_dir=str(run))
     expected = files(run / "best")
     (run / "results.json").unlink()
     write_unfinished(run)

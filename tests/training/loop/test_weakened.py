@@ -14,7 +14,6 @@ from csezoo.training.loop.runs import run_recipe
 from csezoo.training.loop.weakened import weakened_tokens
 from csezoo.training.pictures.weakened_tokens import WeakenedView, draw_weakened_tokens
 from csezoo.training.recipes import load_recipe, make_recipe
-from tests.interpreters import run_python
 from tests.refusals import refusal
 from tests.training.runs import values
 
@@ -139,34 +138,3 @@ def test_runs_without_token_masks_are_refused_in_one_line(run, bases, train_file
     simcse = train(bases["bert"], train_file, tmp_path / "simcse", method="simcse")
     line = refusal(weakened_tokens, simcse, SENTENCES)
     assert "has no token masks; give a run of l2pcsr" in line and "this is a run of simcse" in line
-
-
-@pytest.mark.parametrize(
-    ("out", "line"), [("w.jpg", "w.jpg is not a PNG file"), ("no/w.png", "no is not a directory")]
-)
-def test_the_path_of_the_picture_is_checked_first(run, out, line, capsys):
-    with pytest.raises(SystemExit) as stop:
-        main(["weakened", str(run), "--sentences", *SENTENCES, "--out", out])
-    error = capsys.readouterr().err
-    assert stop.value.code == 2 and error.startswith("error: out: ") and line in error
-
-
-def test_a_picture_on_a_full_disk_is_one_line(run, tmp_path):
-    """No file may grow beyond a few bytes: the system then says `File too large`, as it says that a disk is full."""
-    command = ["weakened", str(run), "--sentences", *SENTENCES[:2], "--out", str(tmp_path / "w.png")]
-    code = f"""
-import contextlib, io, resource
-from csezoo.training.cli import main
-error = io.StringIO()
-resource.setrlimit(resource.RLIMIT_FSIZE, (10, resource.RLIM_INFINITY))
-try:
-    with contextlib.redirect_stderr(error):
-        main({command!r})
-except SystemExit as stop:
-    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)
-    print(stop.code, error.getvalue())
-"""
-    done = run_python("-c", code)
-    assert (done.returncode, done.stderr) == (0, "")
-    line = done.stdout.strip().splitlines()[-1]
-    assert line.removeprefix("2 ").startswith("error: ") and "File too large" in line

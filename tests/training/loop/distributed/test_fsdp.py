@@ -1,6 +1,5 @@
 """FSDP on two processes: same training as one process, complete checkpoints, resume and errors."""
 
-import shutil
 from pathlib import Path
 
 import pytest
@@ -10,10 +9,8 @@ from torch.distributed.fsdp import MixedPrecisionPolicy
 
 from csezoo.training.errors import UserError
 from csezoo.training.loop.distributed.fsdp import fsdp_plugin
-from csezoo.training.loop.runs import run_recipe
-from csezoo.training.recipes import make_recipe
 from tests.methods import RUNS, exact, run_keys
-from tests.training.runs import finish, lines, same_run, sharded, values
+from tests.training.runs import finish, same_but_for_rounding, same_run, sharded, train, values
 
 ROOT = Path(__file__).parents[4]
 
@@ -39,32 +36,18 @@ def test_shards_train_like_one_process_and_resume(
     one = values(base_without_dropout, train_file, dev_file, tmp_path / "one", **changes)
     two = {**one, "output_dir": str(tmp_path / "two")}
     del one["dev_file"], two["dev_file"]
-    run_recipe(make_recipe(one))
-    code, _, err = finish(sharded(two))
+    train(one)
+    code, _, err = finish(sharded(two, WHOLE=str(tmp_path / "whole")))
     assert code == 0, err
-    assert "2 process(es) on cpu" in err
+    assert "2 process(es) on cpu" in err and "step-00000004" in err and "resumed from" in err
     near = 5e-4 if "esimcse" in name else 2e-5
-    for name in ("model", "optimizer"):
-        file = f"checkpoints/step-00000004/{name}.safetensors"
-        a, b = load_file(tmp_path / "one" / file), load_file(tmp_path / "two" / file)
-        assert a.keys() == b.keys()
-        for key in a:
-            torch.testing.assert_close(b[key], a[key], atol=near, rtol=1e-4, msg=key)
-    for left, right in zip(lines(tmp_path / "one"), lines(tmp_path / "two"), strict=True):
-        assert left == pytest.approx(right, rel=1e-3)
+    same_but_for_rounding(tmp_path / "one", tmp_path / "two", step=4, near=near, files=("model", "optimizer"))
     last = load_file(tmp_path / "two/checkpoints/step-00000006/model.safetensors")
     served = load_file(tmp_path / "two/best/model.safetensors")
     own_form = "backbone.embeddings.LayerNorm.bias" in served
     for name, tensor in served.items():
         if "pooler" not in name:
             assert torch.equal(last[f"model.{name}" if own_form else f"model.backbone.{name}"], tensor), name
-
-    shutil.copytree(tmp_path / "two", tmp_path / "whole")
-    shutil.rmtree(tmp_path / "two/checkpoints/step-00000006")
-    (tmp_path / "two/results.json").unlink()
-    code, _, err = finish(sharded(two))
-    assert code == 0, err
-    assert "step-00000004" in err and "resumed from" in err
     same_run(tmp_path / "whole", tmp_path / "two")
 
 
@@ -72,11 +55,10 @@ def test_fsdp_1_is_refused(tiny, tmp_path, monkeypatch):
     """With the environment variables that `accelerate launch` sets."""
     monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
     monkeypatch.setenv("FSDP_VERSION", "1")
-    recipe = tiny()
     with pytest.raises(
         UserError, match=r"^fsdp_version: FSDP 1 is not supported .*; set 2, as examples/launch/fsdp\.yaml"
     ):
-        run_recipe(make_recipe(recipe))
+        train(tiny())
     assert not (tmp_path / "run").exists()
 
 

@@ -1,6 +1,5 @@
 """DeepSpeed on two processes: same training as one process, complete checkpoints, resume and errors."""
 
-import json
 import shutil
 import subprocess
 from pathlib import Path
@@ -11,6 +10,7 @@ from accelerate.utils import is_deepspeed_available
 from safetensors.torch import load_file
 
 from csezoo.training.errors import UserError
+from csezoo.training.files import read_json
 from csezoo.training.loop.runs import run_recipe
 from csezoo.training.recipes import make_recipe
 from tests.methods import SIMCSE_FIRST, exact, run_keys
@@ -102,7 +102,7 @@ def test_a_run_resumes_under_another_launch(bases, train_file, triplets, dev_fil
             assert code == 0, err
             assert "2 process(es) on cpu, precision bf16" in err and beginning in err
         same_numbers(tmp_path / "one", tmp_path / "two", step=4)
-        results = (json.loads((tmp_path / run / "results.json").read_text("utf-8")) for run in ("one", "two"))
+        results = (read_json(tmp_path / run / "results.json") for run in ("one", "two"))
         assert [result["training"]["precision"] for result in results] == ["bf16", "bf16"]
 
     train(one, two, beginning="step 1  loss")
@@ -124,26 +124,16 @@ def test_a_loss_that_is_not_finite_ends_the_run(tiny, tmp_path, zero):
 @pytest.mark.parametrize(
     ("launch", "line"),
     [
-        (
-            {"ACCELERATE_DEEPSPEED_ZERO_STAGE": "3"},
-            "^zero_stage: 3 must be 1 or 2; launch with examples/launch/deepsp",
-        ),
+        ({"ACCELERATE_DEEPSPEED_ZERO_STAGE": "3"}, "^zero_stage: 3 must be 1 or 2; launch with examples/launch/deeps"),
         ({"ACCELERATE_DEEPSPEED_OFFLOAD_OPTIMIZER_DEVICE": "cpu"}, "^offload_optimizer_device: cpu must be none"),
-        (
-            {"ACCELERATE_DEEPSPEED_CONFIG_FILE": "zero.json"},
-            "^deepspeed_config_file: not supported, the recipe sets these values",
-        ),
-        (
-            {"ACCELERATE_MIXED_PRECISION": "fp16"},
-            "^mixed_precision: fp16 is not supported with DeepSpeed; use bf16 or no",
-        ),
+        ({"ACCELERATE_DEEPSPEED_CONFIG_FILE": "zero.json"}, "^deepspeed_config_file: not supported, the recipe sets"),
+        ({"ACCELERATE_MIXED_PRECISION": "fp16"}, "^mixed_precision: fp16 is not supported with DeepSpeed; use bf16"),
     ],
 )
 def test_unsupported_settings_of_deepspeed_are_refused(tiny, tmp_path, monkeypatch, launch, line):
     """With the environment variables that `accelerate launch` sets."""
     for name, value in {"ACCELERATE_USE_DEEPSPEED": "true", **launch}.items():
         monkeypatch.setenv(name, value)
-    recipe = tiny()
     with pytest.raises(UserError, match=line):
-        run_recipe(make_recipe(recipe))
+        run_recipe(make_recipe(tiny()))
     assert not (tmp_path / "run").exists()
