@@ -30,6 +30,18 @@ def clone(tmp_path) -> Path:
     return root
 
 
+@pytest.fixture
+def folders(tmp_path, monkeypatch) -> Path:
+    """What new-method writes into, alone: its folders, the README, the style and what the new tests import."""
+    for name in ("modeling/methods", "tests/methods", "tests/modeling"):
+        (tmp_path / name).mkdir(parents=True)
+    read = [ROOT / "README.md", ROOT / "pyproject.toml", *ROOT.glob("tests/*.py"), ROOT / "tests/methods/tested.py"]
+    for file in read:
+        shutil.copy(file, tmp_path / file.relative_to(ROOT))
+    monkeypatch.setattr(new_method, "ROOT", tmp_path)
+    return tmp_path
+
+
 def run(clone: Path, *command: str) -> str:
     """What Python prints in a clone."""
     # Without the options of the tests around it, such as those for coverage.
@@ -44,9 +56,8 @@ def begin(clone: Path, name: str, *seams: str) -> str:
 
 
 def content(root: Path) -> dict[str, bytes]:
-    """Every file of a clone; an empty directory too would be one that a method is looked for in."""
-    paths = (path for path in root.rglob("*") if ".git" not in path.parts)
-    return {str(path): path.is_file() and path.read_bytes() for path in paths}
+    """Every file; an empty directory too would be one that a method is looked for in."""
+    return {str(path): path.is_file() and path.read_bytes() for path in root.rglob("*")}
 
 
 def test_a_method_of_each_seam_passes_the_quick_tests(clone, monkeypatch):
@@ -73,11 +84,10 @@ def test_a_method_of_all_seams_passes_the_tests_that_the_docs_name(clone):
 SUBSETS = [list(some) for count in range(1, 5) for some in itertools.combinations(new_method.SEAMS, count)]
 
 
-def test_the_code_for_any_seams_has_the_style_of_the_project(clone, monkeypatch):
+def test_the_code_for_any_seams_has_the_style_of_the_project(folders):
     """Also in what must fit together: imports, blank lines, the seams that it names."""
     if not (ruff := shutil.which("ruff")):
         pytest.skip("ruff is not installed")
-    monkeypatch.setattr(new_method, "ROOT", clone)
     for seams in SUBSETS:
         files = new_method.new_files("NewCSE", seams)
         for file, text in files.items():
@@ -85,7 +95,7 @@ def test_the_code_for_any_seams_has_the_style_of_the_project(clone, monkeypatch)
             file.write_text(text, encoding="utf-8")
         code = [str(file) for file in files if file.suffix == ".py"]
         for command in (["check"], ["format", "--check"]):
-            done = subprocess.run([ruff, *command, *code], cwd=clone, capture_output=True, text=True)
+            done = subprocess.run([ruff, *command, *code], cwd=folders, capture_output=True, text=True)
             assert done.returncode == 0, done.stdout
 
 
@@ -97,13 +107,12 @@ class Interrupted(dict):
         raise KeyboardInterrupt
 
 
-def test_an_interruption_leaves_nothing(clone, monkeypatch):
-    monkeypatch.setattr(new_method, "ROOT", clone)
-    before = content(clone)
+def test_an_interruption_leaves_nothing(folders):
+    before = content(folders)
     files = Interrupted(new_method.new_files("mixed", ["views"]))
     with pytest.raises(KeyboardInterrupt):
-        new_method.write(clone / "modeling" / "methods" / "mixed", files, "| row |")
-    assert content(clone) == before
+        new_method.write(folders / "modeling" / "methods" / "mixed", files, "| row |")
+    assert content(folders) == before
 
 
 @pytest.mark.parametrize(
