@@ -3,7 +3,6 @@
 mteb runs in processes of its own, because its imports warn.
 """
 
-import csv
 import sys
 
 import pytest
@@ -13,7 +12,7 @@ from csezoo.training.evaluation.encoders import load_encoder
 from csezoo.training.evaluation.mteb_tasks import revision_of
 from csezoo.training.evaluation.tasks.names import RELEASED_PAIRS
 from csezoo.training.files import read_json
-from tests.conftest import SENTENCES
+from tests.conftest import write_pairs
 from tests.interpreters import run_python
 from tests.repositories import tiny_repository
 
@@ -44,12 +43,7 @@ def folders(tmp_path_factory):
     directory = tmp_path_factory.mktemp("mteb")
     tiny_repository(directory / "model")
     (directory / "data" / "mteb" / "sts12-sts").mkdir(parents=True)
-    with open(directory / "data" / "mteb" / "sts12-sts" / "test.csv", "w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow(["sentence1", "sentence2", "score"])
-        for number, first in enumerate(SENTENCES[::2]):
-            second = SENTENCES[(number * 37 + 5) % len(SENTENCES)]
-            writer.writerow([first, second, len(set(first.split()) & set(second.split())) - 1])
+    write_pairs(directory / "data" / "mteb" / "sts12-sts" / "test.csv")
     command = ["-W", "ignore", "-m", "csezoo.training.cli", "mteb", "model", "--tasks", "STS12", "--to", "theirs"]
     for arguments in ([*command, "--data", "data", *NAME], ["-W", "ignore", "-c", OURS]):
         done = run_python(*arguments, cwd=directory, HF_HOME=str(directory / "hf"))
