@@ -19,6 +19,8 @@ from csezoo.training.recipes import load_recipe
 from csezoo.training.recipes.reading import parse_overrides
 from csezoo.training.train import main
 
+ZERO = os.environ.get("ACCELERATE_USE_DEEPSPEED") == "true"
+
 
 def train_and_resume(arguments: list[str], whole: str) -> None:
     """Train, and train the last updates again, in one group of processes."""
@@ -30,18 +32,22 @@ def train_and_resume(arguments: list[str], whole: str) -> None:
         shutil.rmtree(max((run / "checkpoints").iterdir()))
         (run / "results.json").unlink()
     wait_for_all()
+    as_on_gpus()  # accelerate has noted FSDP there, with which it does not begin again
     run_recipe(recipe)
 
 
+def as_on_gpus() -> None:
+    PartialState._shared_state["distributed_type"] = DistributedType.DEEPSPEED if ZERO else DistributedType.MULTI_GPU
+
+
 if __name__ == "__main__":
-    zero = os.environ.get("ACCELERATE_USE_DEEPSPEED") == "true"
     PartialState(cpu=True)
-    PartialState._shared_state["distributed_type"] = DistributedType.DEEPSPEED if zero else DistributedType.MULTI_GPU
+    as_on_gpus()
     if "WHOLE" in os.environ:
         train_and_resume(sys.argv[1:], os.environ["WHOLE"])
     else:
         main(sys.argv[1:])
-    expected = DistributedType.DEEPSPEED if zero else DistributedType.FSDP
+    expected = DistributedType.DEEPSPEED if ZERO else DistributedType.FSDP
     assert AcceleratorState().distributed_type == expected, "it was not sharded"
     # On processor cores, a process that has finished its run sometimes aborts in its exit.
     sys.stdout.flush()
