@@ -35,7 +35,8 @@ def tokenize_sentences(tokenizer: PreTrainedTokenizerBase, sentences: list[str])
 def embed_token_ids(model: EncodesTexts, token_ids: list[list[int]]) -> torch.Tensor:
     """Return the float32 embeddings `(n, H)` of sentences given as token ids."""
     padding = model.config.backbone_config.pad_token_id or 0  # the attention mask hides it
-    return model.encode_token_ids(list(map(torch.tensor, token_ids)), padding, len(token_ids)).float().cpu()
+    # One at a time: padded to the last sentence, all together would need more memory than a large encoder.
+    return model.encode_token_ids(list(map(torch.tensor, token_ids)), padding, batch_size=1).float().cpu()
 
 
 def new_fingerprint(model: EncodesTexts, tokenizer: PreTrainedTokenizerBase) -> dict:
