@@ -16,6 +16,7 @@ from accelerate.state import AcceleratorState
 from accelerate.utils.memory import clear_device_cache
 from transformers import BertConfig, BertForMaskedLM, BertTokenizer, PreTrainedModel
 
+from csezoo.modeling import METHODS
 from csezoo.modeling.contrastive.compiled_layers import compile_layers
 
 from ..environment import default_device, progress_bar
@@ -26,17 +27,10 @@ from ..quickstart.base import SPECIAL_TOKENS
 from ..recipes import load_recipe
 from .training import Updates, encoders, matmul_rate, operations
 
+NAMES = {"diffaug": "diffaug-bert-base-uncased-semi", "diffcse": "diffcse-bert-base-uncased-sts"}
 RECIPES = {
-    "simcse": "simcse-bert-base-uncased",
-    "promptbert": "promptbert-bert-base-uncased",
-    "prdsimcse": "prdsimcse-bert-base-uncased",
-    "diffaug": "diffaug-bert-base-uncased-semi",
-    "diffcse": "diffcse-bert-base-uncased-sts",
-    "l2pcsr": "l2pcsr-bert-base-uncased",
-    "sgopt": "sgopt-bert-base-uncased",
-    "consert": "consert-bert-base-uncased",
-    "contrastive_tension": "contrastive-tension-bert-base-uncased",
-    "isbert": "isbert-bert-base-uncased",
+    name: NAMES.get(name, f"{name.replace('_', '-')}-bert-base-uncased")
+    for name in dict.fromkeys(["simcse", "promptbert", *METHODS])
 }
 SIZES: dict[str, dict[str, Any]] = {
     "tiny": {"hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 2, "vocab_size": 400},
