@@ -249,14 +249,14 @@ def baselines():
 
 
 def domains():
-    scores: dict[str, list[str]] = {}
+    scores: dict[str, dict[str, list[str]]] = {}
     for run in read(DOCS / "all-minilm-l6-domains.json"):
-        scores.setdefault(run["way"], []).append(f"{run['result']['value']:.2f}")
-    for way, three in scores.items():
+        scores.setdefault(run["way"], {}).setdefault(run["domain"], []).append(f"{run['result']['value']:.2f}")
+    for way, made in scores.items():
         name = f"`{way}`" if way.startswith("adapt") else way
         name += " of sentence-transformers" if way in ("SimCSE", "TSDAE") else ""
-        if len(three) == 3:
-            yield f"| {name} | {' | '.join(three)} |"
+        cells = [", ".join(made.get(domain, [])) for domain in ("reviews", "questions", "captions", "news")]
+        yield f"| {name} | {' | '.join(cells)} |"
 
 
 QUOTES = {
