@@ -205,6 +205,12 @@ def methods_on_a_public_encoder():
             yield f"| {name} | {' | '.join(scores)} | {len(made)} |"
 
 
+def transfer_of_adapters():
+    for model in read(DOCS / "all-minilm-l6-transfer.json"):
+        values = [result["value"] for result in model["results"]]
+        yield f"{model['model']}… | {' | '.join(f'{value:.2f}' for value in (*values, mean(values)))} |"
+
+
 def explanations_that_were_tried():
     """Dev scores before and at best, and the average of the tests."""
     made = stand_in("zoo-methods-promptbert")
@@ -262,7 +268,8 @@ def domains():
 QUOTES = {
     "speed": [races, memory_of_updates, parts_of_an_update, updates_on_the_h100, starts, scaling, memory_over_time],
     "results": [runs, untrained_encoders, short_vectors, papers_tables, learning_rates, methods_on_one_base]
-    + [methods_on_a_public_encoder, explanations_that_were_tried, the_recipe_of_the_zoo, baselines],
+    + [methods_on_a_public_encoder, transfer_of_adapters, explanations_that_were_tried]
+    + [the_recipe_of_the_zoo, baselines],
     "adapt": [domains],
 }
 
