@@ -14,7 +14,7 @@ from huggingface_hub.repocard_data import eval_results_to_model_index, model_ind
 from csezoo.modeling import METHODS
 from csezoo.training.cards.entries import entries
 from csezoo.training.cards.index import write_cards
-from csezoo.training.cards.method_texts import NLI, ideas, text_names
+from csezoo.training.cards.method_texts import NLI, all_ideas, ideas, text_names
 from csezoo.training.cards.model_card import UNTRAINED, model_card, recipe_card
 from csezoo.training.cards.published import published
 from csezoo.training.cli.parser import main
@@ -292,6 +292,11 @@ def test_every_method_has_a_picture_of_its_idea():
         config = METHODS[name][0]()  # its own pooling and projection: not every method has those of SimCSE
         keys = {"method": name, "pooling": config.pooling, "projection": config.projection}
         assert f"{name}.svg" in {path.name for path in ideas(text_names(load_recipe("quickstart-simcse", keys)))}
+
+
+def test_no_picture_is_a_copy_of_another():
+    drawn = {name: re.sub("<title>.*</title>", "", file.read_text("utf-8")) for name, file in all_ideas().items()}
+    assert len(set(drawn.values())) == len(drawn), sorted(drawn)
 
 
 @pytest.fixture(scope="module")

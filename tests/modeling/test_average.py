@@ -43,6 +43,16 @@ def test_the_average_starts_anew_with_each_stage():
         assert torch.equal(mean, weight)
 
 
+def test_the_average_starts_from_the_pre_trained_weights():
+    trained, other = model(), model()
+    with torch.no_grad():
+        for weight in other.model.backbone.parameters():
+            weight.add_(1)
+    trained.start_from(other.model.backbone)
+    states = (served.backbone.embeddings.word_embeddings.weight for served in (trained.serving_model(), other.model))
+    assert torch.equal(*states)
+
+
 def test_statistics_of_a_batch_norm_are_copied():
     trained = model(projection="batchnorm", projection_at_test=True)
     update(trained)

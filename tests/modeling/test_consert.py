@@ -78,6 +78,18 @@ def test_special_tokens_are_shuffled_too_as_in_the_release():
         assert ((second[0], second[-1]) != (1, 2)) == shuffles, "one pooled token would be another one"
 
 
+def test_the_order_of_all_tokens_is_the_order_of_their_positions(kind):
+    """The release permutes the positions; the mean over the tokens is the same if the tokens are permuted."""
+    trained, rows = model(kind).eval(), batch()
+    ids = rows["input_ids"][:1, 0, : int(rows["attention_mask"][0, 0].sum())]
+    order = torch.randperm(ids.shape[1], generator=torch.Generator().manual_seed(1))
+    first = 0 if kind == "bert" else trained.config.backbone_config.pad_token_id + 1
+    shuffled = trained.model(input_ids=ids[:, order]).pooler_output
+    moved = trained.model(input_ids=ids, position_ids=order.argsort()[None] + first).pooler_output
+    torch.testing.assert_close(shuffled, moved, atol=1e-12, rtol=0)
+    assert not torch.allclose(shuffled, trained.model(input_ids=ids).pooler_output, atol=1e-3)
+
+
 def test_training_may_pool_otherwise_than_the_finished_model():
     keys = {"first_view": "none", "second_view": "none", "pooling": "last2_mean"}
     trained, rows = model(training_pooling="mean", **keys), batch()

@@ -113,6 +113,14 @@ def test_conditioning_equals_values_and_gradients_computed_separately():
     assert not model.discriminator.embeddings._forward_hooks, "nothing stays behind"
 
 
+def test_each_view_conditions_the_edit_of_that_view():
+    model, rows, read = diffcse(), sentences(), []
+    original = model.discriminate
+    model.discriminate = lambda ids, mask, vectors: read.append(vectors) or original(ids, mask, vectors)
+    output = model(**rows)
+    torch.testing.assert_close(read[0], output.embeddings.flatten(0, 1))
+
+
 @pytest.mark.parametrize("contrastive_weight", [0.0, 1.0])
 def test_gradients_reach_the_encoder_but_never_the_generator(contrastive_weight):
     model = diffcse(contrastive_weight=contrastive_weight)

@@ -191,3 +191,23 @@ def test_small_gradients_are_not_lost_in_half_precision():
         with torch.autocast("cpu", dtype=torch.float16, enabled=half):
             moves.append((model.learn_weakening(**rows)["token"] - initial).flatten())
     assert torch.cosine_similarity(*moves, dim=0) > 0.999
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"weakening": "continuous", "token_step_size": 0.05, "feature_step_size": 0.05},
+        {"weakening": "noise", "noise_size": 0.1},
+    ],
+)
+def test_learning_the_masks_increases_the_loss(changes):
+    learning, random = l2pcsr(**changes), l2pcsr(**changes, inner_steps=0)
+    raised = []
+    for seed in range(8):
+        losses = []
+        for model in (learning, random):
+            torch.manual_seed(seed)  # the same start
+            losses.append(model(**batch()).loss.item())
+        raised.append(losses[0] - losses[1])
+    assert np.mean(raised) > 0

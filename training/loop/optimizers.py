@@ -25,6 +25,11 @@ class Transformers4AdamW(torch.optim.AdamW):
     So ε counts :math:`1 / \sqrt{1 - \beta_2^t}` times as much as in torch's AdamW: 32 times in the first update.
     Weights with small gradients move less in the first hundreds of updates.
 
+    Args:
+        params: tensors, or groups of them.
+        lr, betas, eps, weight_decay: η, β, ε and w.
+        fused: as for torch's AdamW.
+
     References:
         Loshchilov, Hutter 2019, "Decoupled Weight Decay Regularization". `transformers.AdamW` of version 4, with
         `correct_bias=True`.
@@ -98,8 +103,18 @@ class UncorrectedAdamW(Transformers4AdamW):
     With the usual betas, the first updates are larger than with correction: the first one 3.2 times, the tenth 6.5
     times. After a thousand they are larger by a quarter.
 
+    Args:
+        params, lr, betas, eps, weight_decay, fused: as in `Transformers4AdamW`.
+
     References:
         Devlin et al. 2019, "BERT". `transformers.AdamW` of version 4, with `correct_bias=False`.
+
+    Example:
+        >>> weight = torch.nn.Parameter(torch.tensor([1.0]))
+        >>> weight.grad = torch.tensor([1.0])
+        >>> UncorrectedAdamW([weight], lr=0.1).step()
+        >>> round(weight.item(), 3)
+        0.684
     """
 
     corrects_bias = False
@@ -111,6 +126,17 @@ def make_schedule(recipe: Recipe, optimizer: torch.optim.Optimizer, updates: int
     Args:
         optimizer: has the highest learning rate.
         updates: length of the schedule. A `stepped` one has no length.
+
+    Example:
+        >>> recipe = Recipe(lr_scheduler="stepped", lr_boundaries=[1, 3], lr_factors=[0.5, 0.1])
+        >>> optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=2.0)
+        >>> schedule, rates = make_schedule(recipe, optimizer, 5), []
+        >>> for _ in range(5):
+        ...     rates += schedule.get_last_lr()
+        ...     optimizer.step()
+        ...     schedule.step()
+        >>> rates
+        [2.0, 1.0, 1.0, 0.2, 0.2]
     """
     if recipe.lr_scheduler == "stepped":
         boundaries, factors = recipe.lr_boundaries or [], [1.0, *(recipe.lr_factors or [])]
@@ -126,9 +152,11 @@ def make_schedule(recipe: Recipe, optimizer: torch.optim.Optimizer, updates: int
 def make_optimizer(
     recipe: Recipe, groups: list[dict], learning_rate: float, *, fp16: bool = False
 ) -> torch.optim.Optimizer:
-    """Make the optimizer of a recipe for the trained parameters with their weight decay.
+    """Make the optimizer of a recipe.
 
     Args:
+        recipe: names the optimizer and sets betas and epsilon.
+        groups: the trained parameters with their weight decay.
         fp16: whether the loss is scaled. If so, do not use a fused optimizer: it skips updates that overflow without
             accelerate noticing.
     """

@@ -40,10 +40,6 @@ class ZooLoss(nn.Module):
     the loss: the trainer's optimizer trains them, and `model.save()` leaves them out. Pooling, `Normalize` and prompts
     are the model's own. In several processes the gradients of the heads are averaged as those of the encoder are.
 
-    A batch has one, two or three columns of texts: sentences, whose views dropout in the encoder makes differ; pairs;
-    or triplets with a hard negative. In stage `nli` it has pairs with a label (0 contradicts, 1 follows), or triplets
-    of a premise, what follows from it and what contradicts it.
-
     Args:
         model: a SentenceTransformer of a Transformer and a Pooling; Dense, Dropout, LayerNorm and Normalize may
             follow. PEFT adapters on it are trained as they are.
@@ -60,6 +56,27 @@ class ZooLoss(nn.Module):
     Raises:
         UserError: a key is unknown, or the model does not fit the method.
         ValueError: two methods cannot be combined, or two values contradict each other.
+
+    References:
+        - Gao, Yao, Chen 2021, "SimCSE", and the paper of each method.
+
+    Requirements:
+        1. Dropout in the encoder, if the views of a sentence are to differ by it.
+
+    Inputs:
+        +--------------------------------------------+-------------------------+
+        | Inputs                                     | Labels                  |
+        +============================================+=========================+
+        | sentences                                  | none                    |
+        +--------------------------------------------+-------------------------+
+        | (anchor, positive) pairs                   | none                    |
+        +--------------------------------------------+-------------------------+
+        | (anchor, positive, negative) triplets      | none                    |
+        +--------------------------------------------+-------------------------+
+        | stage nli: (premise, hypothesis) pairs     | 0 contradicts, 1 follows|
+        +--------------------------------------------+-------------------------+
+        | stage nli: (premise, follows, contradicts) | none                    |
+        +--------------------------------------------+-------------------------+
 
     Relations:
         - With `method="simcse", projection="none"` it is `MultipleNegativesRankingLoss` with `scale=20`.
@@ -273,6 +290,7 @@ class ZooLoss(nn.Module):
         return {name: state[name].contiguous() for name in kept}
 
     def load_heads(self, heads: dict[str, torch.Tensor]) -> None:
+        """Load what `heads` has returned."""
         self.trained.load_state_dict(heads, strict=False)
 
     def save_pretrained(self, directory: str | Path) -> None:
@@ -323,14 +341,31 @@ def mean_over_processes(gradient: torch.Tensor) -> torch.Tensor:
 class SimCSELoss(ZooLoss):
     """SimCSE: a sentence and itself, encoded with other dropout, are a positive pair; or pairs, or triplets of NLI.
 
-    The projection of the paper (an MLP, tanh) is between vector and loss, and dropped at test. Without it
-    (`projection="none"`) this is `MultipleNegativesRankingLoss` with `scale=20`, which needs a sentence twice.
+    The projection of the paper (an MLP, tanh) is between vector and loss, and dropped at test.
 
     Args:
-        model, options: see `ZooLoss`; the keys are those of `SimCSEConfig`.
+        model: see `ZooLoss`.
+        options: see `ZooLoss`; the keys are those of `SimCSEConfig`.
 
     References:
         - Gao, Yao, Chen 2021, "SimCSE: Simple Contrastive Learning of Sentence Embeddings", EMNLP.
+
+    Requirements:
+        1. Dropout in the encoder, for sentences without a positive.
+
+    Inputs:
+        +---------------------------------------+--------+
+        | Inputs                                | Labels |
+        +=======================================+========+
+        | sentences                             | none   |
+        +---------------------------------------+--------+
+        | (anchor, positive) pairs              | none   |
+        +---------------------------------------+--------+
+        | (anchor, positive, negative) triplets | none   |
+        +---------------------------------------+--------+
+
+    Relations:
+        - With `projection="none"` it is `MultipleNegativesRankingLoss` with `scale=20`, which needs a sentence twice.
 
     Example:
         >>> from datasets import Dataset
@@ -351,8 +386,7 @@ class SimCSELoss(ZooLoss):
 class DiffCSELoss(ZooLoss):
     """DiffCSE: SimCSE, and a discriminator that tells from the sentence's vector which of its words were replaced.
 
-    A frozen generator replaces words. The discriminator is a second copy of the encoder, in the loss. With
-    `rtd_weight=0, projection="tanh"` it is `SimCSELoss`.
+    A frozen generator replaces words. The discriminator is a second copy of the encoder, in the loss.
 
     Args:
         model: see `ZooLoss`. Its vectors are as long as those of its layers.
@@ -361,6 +395,16 @@ class DiffCSELoss(ZooLoss):
 
     References:
         - Chuang et al. 2022, "DiffCSE: Difference-based Contrastive Learning for Sentence Embeddings", NAACL.
+
+    Requirements:
+        1. Dropout in the encoder, for sentences without a positive.
+        2. A generator that has the encoder's vocabulary.
+
+    Inputs:
+        As `SimCSELoss`.
+
+    Relations:
+        - With `rtd_weight=0, projection="tanh"` it is `SimCSELoss`.
 
     Example:
         >>> model = SentenceTransformer("sentence-transformers/all-MiniLM-L6-v2")
@@ -378,14 +422,24 @@ class L2PCSRLoss(ZooLoss):
     """L2P-CSR: the views of a sentence are weakened by masks on tokens and features, which increase the loss.
 
     The masks are learned in `inner_steps` forward and backward passes for every batch, so an update takes several
-    times as long as one of SimCSE. With `threshold=0` it is `SimCSELoss`.
+    times as long as one of SimCSE.
 
     Args:
-        model, options: see `ZooLoss`, without `mini_batch_size`; the keys are those of `L2PCSRConfig`.
+        model: see `ZooLoss`.
+        options: see `ZooLoss`, but without `mini_batch_size`; the keys are those of `L2PCSRConfig`.
 
     References:
         - Zhou, Zhou, Zhao, Wen 2023, "Learning to Perturb for Contrastive Learning of Unsupervised Sentence
           Representations".
+
+    Requirements:
+        1. The complete batch in memory.
+
+    Inputs:
+        As `SimCSELoss`.
+
+    Relations:
+        - With `threshold=0` it is `SimCSELoss`.
 
     Example:
         >>> model = SentenceTransformer("sentence-transformers/all-MiniLM-L6-v2")
@@ -400,10 +454,8 @@ class L2PCSRLoss(ZooLoss):
 class PrdSimCSELoss(ZooLoss):
     """PrdSimCSE: the positive of a sentence is the sentence after filler words, its negative follows a contradiction.
 
-    It takes sentences, or (sentence, positive, negative) with your own prefixes. The loss writes the prefixes itself.
-    It counts the words of a sentence in its decoded tokens, so that a hyphenated word may count as several. The paper
-    keeps the projection at test; here it is dropped, as `model.save()` has the model's own modules. Without prefixes
-    (`positive_prefix="none", negative_prefix="none"`) it is `SimCSELoss`.
+    The loss writes the prefixes itself. It counts the words of a sentence in its decoded tokens, so that a
+    hyphenated word may count as several.
 
     Args:
         model: see `ZooLoss`. `max_seq_length` leaves room for the prefixes.
@@ -411,6 +463,19 @@ class PrdSimCSELoss(ZooLoss):
 
     References:
         - Wang, Lv 2024, "Prefix Data Augmentation for Contrastive Learning of Unsupervised Sentence Embedding".
+
+    Inputs:
+        +--------------------------------------------------------+--------+
+        | Inputs                                                 | Labels |
+        +========================================================+========+
+        | sentences                                              | none   |
+        +--------------------------------------------------------+--------+
+        | (sentence, positive, negative), with your own prefixes | none   |
+        +--------------------------------------------------------+--------+
+
+    Relations:
+        - Without prefixes (`positive_prefix="none", negative_prefix="none"`) it is `SimCSELoss`. The paper keeps the
+          projection at test; here it is dropped, as `model.save()` has the model's own modules.
 
     Example:
         >>> model = SentenceTransformer("sentence-transformers/all-MiniLM-L6-v2")
@@ -425,14 +490,26 @@ class PrdSimCSELoss(ZooLoss):
 class SGOPTLoss(ZooLoss):
     """SG-OPT: the vector of a sentence is pulled to the hidden layers of a frozen copy of the encoder.
 
-    It takes sentences, or pairs of a sentence and its back-translation. The frozen copy is made when the loss is made.
-    The embedding layer of the model is frozen (`freeze_embeddings`). It combines with no other method.
+    The frozen copy is made when the loss is made. The embedding layer of the model is frozen (`freeze_embeddings`).
 
     Args:
-        model, options: see `ZooLoss`; the keys are those of `SGOPTConfig`.
+        model: see `ZooLoss`.
+        options: see `ZooLoss`; the keys are those of `SGOPTConfig`.
 
     References:
         - Kim, Yoo, Lee 2021, "Self-Guided Contrastive Learning for BERT Sentence Representations", ACL.
+
+    Inputs:
+        +-------------------------------------+--------+
+        | Inputs                              | Labels |
+        +=====================================+========+
+        | sentences                           | none   |
+        +-------------------------------------+--------+
+        | (sentence, back-translation) pairs  | none   |
+        +-------------------------------------+--------+
+
+    Relations:
+        - It combines with no other method.
 
     Example:
         >>> model = SentenceTransformer("sentence-transformers/all-MiniLM-L6-v2")
@@ -451,8 +528,7 @@ class DiffAugLoss(ZooLoss):
 
     Stage `nli` trains prefixes and a classifier, and freezes the encoder. Then `begin_stage("contrastive")`, and a new
     trainer, train everything. At test both prefixes are visible: `save_pretrained` writes an encoder with them, and
-    `model.save()` one without. With `views_module="lora"` they are merged into a plain encoder instead. With
-    `prefix_length=0, nli_classes=0` it is `SimCSELoss`.
+    `model.save()` one without. With `views_module="lora"` they are merged into a plain encoder instead.
 
     Args:
         model: see `ZooLoss`. `max_seq_length` leaves room for the prefixes. No gradient checkpointing.
@@ -460,6 +536,15 @@ class DiffAugLoss(ZooLoss):
 
     References:
         - Wang, Lu 2022, "Differentiable Data Augmentation for Contrastive Sentence Representation Learning", EMNLP.
+
+    Requirements:
+        1. Triplets, or pairs with a label (1 follows, 0 contradicts), for stage `nli`.
+
+    Inputs:
+        As `ZooLoss`, in both stages.
+
+    Relations:
+        - With `prefix_length=0, nli_classes=0` it is `SimCSELoss`.
 
     Example:
         >>> model = SentenceTransformer("sentence-transformers/all-MiniLM-L6-v2")

@@ -332,6 +332,12 @@ def test_a_run_with_more_updates_than_the_recipe_asks_for_is_refused(broken):
         train(recipe, max_steps=4, force=True)
 
 
+def test_a_finished_run_can_be_forced_to_resume(whole, tmp_path):
+    shutil.copytree(whole[0], tmp_path / "run")
+    recipe = {**whole[1], "output_dir": str(tmp_path / "run"), "max_steps": 7, "force": True}
+    assert train(recipe)["training"]["updates"] == 7
+
+
 @pytest.mark.parametrize("content", ["", "null", "[]", '{"model": "x"}', '{"model": "x', "[" * 10_000])
 def test_a_damaged_results_file_of_a_run_is_named(broken, content):
     run, recipe = broken
