@@ -41,7 +41,7 @@ def link(report):
 
 
 def races():
-    others = re.compile("memory-|start|epoch-|scaling|short|soak|encode-long|device-h100")
+    others = re.compile("memory-|start|epoch-|scaling|short|soak|encode-long|device-h200|layouts")
     for report in sorted(path for path in BENCHMARKS.glob("*.json") if not others.match(path.name)):
         measured = read(report)
         for made in measured.get("sets", {"": measured}).values():
@@ -72,8 +72,8 @@ def parts_of_an_update():
         yield f"{link(report)} | {' | '.join(cells)} |"
 
 
-def updates_on_the_h100():
-    updates = read(BENCHMARKS / "device-h100.json")["updates"]
+def updates_on_a_gpu():
+    updates = read(BENCHMARKS / "device-h200.json")["updates"]
     made = {(row["method"], row["batch_size"], row["layout"]): row for row in updates if not row["compiled"]}
     for method, sentences, layout in made:
         if layout == "packed":
@@ -82,6 +82,19 @@ def updates_on_the_h100():
             fastest = min(row["seconds for 10^6 sentences"] for row in both)
             memory = [f"{row['peak bytes'] / 1e9:.1f} GB" for row in both]
             yield f"| {' | '.join([method, str(sentences), *times, f'{fastest:.0f} s', *memory])} |"
+
+
+def layouts_on_a_gpu():
+    measured = read(BENCHMARKS / "layouts-h200.json")
+    made = {row["setting"]: row["milliseconds"] for row in measured["updates"]}
+    compiled, graphs = made["simcse 512 compiled"], made["simcse 64 compiled, CUDA graphs"]
+    yield f"a million sentences take {min(compiled) / 0.512:.0f} to {max(compiled) / 0.512:.0f} s"
+    yield f"sentences takes {min(compiled):.0f} to {max(compiled):.0f} ms"
+    yield f"Compiled {min(made['simcse 64 compiled']):.0f} ms, and with CUDA graphs…{min(graphs):.0f} ms"
+    yield f"take {measured['kernels of simcse 512 packed']:.0f} ms of the {min(made['simcse 512 packed']):.0f} ms"
+    before = {card: {name: min(times) for name, times in rows.items()} for card, rows in measured["before"].items()}
+    yield f"512 sentences took {before['H200']['simcse 512 padded']:.0f} ms on this card"
+    yield "took {simcse 512 padded:.0f} ms, and {simcse 512 packed:.0f} ms packed".format(**before["H100"])
 
 
 def starts():
@@ -266,7 +279,16 @@ def domains():
 
 
 QUOTES = {
-    "speed": [races, memory_of_updates, parts_of_an_update, updates_on_the_h100, starts, scaling, memory_over_time],
+    "speed": [
+        races,
+        memory_of_updates,
+        parts_of_an_update,
+        updates_on_a_gpu,
+        layouts_on_a_gpu,
+        starts,
+        scaling,
+        memory_over_time,
+    ],
     "results": [runs, untrained_encoders, short_vectors, papers_tables, learning_rates, methods_on_one_base]
     + [methods_on_a_public_encoder, transfer_of_adapters, explanations_that_were_tried]
     + [the_recipe_of_the_zoo, baselines],

@@ -32,13 +32,15 @@ from ..serving.encoder_layers_csezoo import KEY, VALUE, hidden_layers, projectio
 from ..serving.modeling_csezoo import is_causal
 from .backbones import embedding_layer, embedding_output, position_tables, without_checkpointing
 from .mirrored_mask import MirroredMask, on_host, plain
-from .packed_rows import EqualLengths, Packing, PaddedAttention
+from .packed_rows import EqualLengths, Packing, PaddedAttention, fastest_kernels
 
 # The attention implementation below.
 PACKED = "csezoo_packed"
 # Below this share of padding, attention of packed tokens costs more than the padding: on a CPU, on other devices.
-# Packed updates of BERT-base on an H100 were slower at 22 %, because the host starts more kernels, and faster at 56 %.
 LEAST_PADDING, LEAST_ON_DEVICE = 1 / 32, 1 / 3
+# A packed pass starts more kernels. With fewer tokens than this, at BERT-base's width, a device waits for the host.
+# On an H200, updates of BERT-base on 10,000 tokens with 63 % of padding took 45 ms padded and 65 ms packed.
+LEAST_TOKENS = 16_384
 # Parts of a batch, see `LengthBuckets`. More would compute less padding, with smaller products of matrices.
 PARTS, LEAST_ROWS = 8, 4
 # Of a backbone, whether the projections of its layers read what the layers read, and not a norm of it.
@@ -107,9 +109,10 @@ def packed_attention(
 ) -> tuple[torch.Tensor, None]:
     """Attention with the interface of transformers: `sdpa`, or with a packing one attention for each group."""
     if packing is None:
-        return ALL_ATTENTION_FUNCTIONS["sdpa"](
-            module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **others
-        )
+        with fastest_kernels(query):
+            return ALL_ATTENTION_FUNCTIONS["sdpa"](
+                module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **others
+            )
     return packing.attend(query, key, value, dropout=dropout, scale=scaling), None
 
 
@@ -129,6 +132,12 @@ def can_pack(encoder: PreTrainedModel) -> bool:
     only those before them.
     """
     return encoder.config._attn_implementation in ("sdpa", PACKED) and _is_built_to_pack(encoder)
+
+
+def use_packed_attention(encoder: PreTrainedModel) -> None:
+    """Give an encoder the attention above, if it can leave out padding. Without a packing, it is `sdpa`."""
+    if can_pack(encoder):
+        encoder.config._attn_implementation = PACKED
 
 
 def _once_per_encoder(look: Callable[[PreTrainedModel], bool]) -> Callable[[PreTrainedModel], bool]:
@@ -174,9 +183,9 @@ def packing_of(
 ) -> Packing | LengthBuckets | None:
     """Return how an encoder leaves out the padding of a batch `(R, T)`, or None if it must or should compute it.
 
-    It should if there is little of it and all tokens are read, if a compiler would compile every batch anew, or if
-    only the device knows the mask, because to ask would be to wait for it. It must if it cannot read packed tokens and
-    a hook changes its embedding layer's output.
+    It should if there is little of it and all tokens are read, if a device has little to do, if a compiler would
+    compile every batch anew, or if only the device knows the mask, because to ask would be to wait for it. It must if
+    it cannot read packed tokens and a hook changes its embedding layer's output.
 
     Args:
         pooled: `(R,)`, the position of the only token of each row whose last vector is read, if there is one.
@@ -185,10 +194,12 @@ def packing_of(
     if torch.compiler.is_compiling() or known is None:
         return None
     on_device = isinstance(attention_mask, MirroredMask)
-    lengths, tokens = known.sum(1), known.numel()
+    lengths, tokens = known.numpy().sum(1), known.numel()
     most = (1 - (LEAST_ON_DEVICE if on_device else LEAST_PADDING)) * tokens
     little = bool(lengths.sum() > most)
     if not lengths.all() or little and (pooled is None or on_device):
+        return None
+    if on_device and tokens * (encoder.config.hidden_size / 768) ** 2 < LEAST_TOKENS:
         return None
     if can_pack(encoder):
         if pooled is not None:
@@ -279,14 +290,15 @@ def packed(
     Raises:
         ValueError: the encoder did not hand the packing to its attention.
     """
+    if not torch.compiler.is_compiling():
+        # Not only inside the context: checkpointed layers run again in the backward pass.
+        use_packed_attention(encoder)
     if packing is None:
         yield partial(encoder, attention_mask=_mask_to_pass(encoder, attention_mask))
         return
     if isinstance(packing, LengthBuckets):
         yield partial(packing.run, encoder, attention_mask=attention_mask)
         return
-    # Not only inside the context: checkpointed layers run again in the backward pass.
-    encoder.config._attn_implementation = PACKED
     packing.attended = False
     backbone = _without_head(encoder)
 

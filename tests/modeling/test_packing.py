@@ -5,19 +5,16 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
-import torch._dynamo
 from transformers import AutoConfig, AutoModel, AutoModelForPreTraining
 
 from csezoo.modeling import METHODS, SimCSEConfig, SimCSEModel, method
 from csezoo.modeling.contrastive import packing
 from csezoo.modeling.contrastive.backbones import first_output
-from csezoo.modeling.contrastive.compiled_layers import compile_layers
 from csezoo.modeling.contrastive.configuration import POOLING_MODES
 from csezoo.modeling.contrastive.mirrored_mask import MirroredMask
 from csezoo.modeling.contrastive.packed_rows import Packing, PaddedAttention
 from csezoo.modeling.contrastive.packing import can_pack, packing_of
 from csezoo.modeling.serving.encoder_layers_csezoo import hidden_layers
-from csezoo.training.benchmarks.training import encoders
 from tests.conftest import NO_DROPOUT, tiny_config
 from tests.families import SIZES, family_config
 from tests.methods import COMBINATIONS, CONFIGS
@@ -28,6 +25,7 @@ from tests.tiny import configure
 def packed_whatever_it_costs(monkeypatch):
     """On a GPU too, where little padding is computed."""
     monkeypatch.setattr(packing, "LEAST_ON_DEVICE", 0.0)
+    monkeypatch.setattr(packing, "LEAST_TOKENS", 0)
 
 
 PROMPT = {
@@ -283,20 +281,23 @@ def test_the_numbers_of_rows_that_differ_much_are_those_of_the_padded_batch(name
     config.backbone_config.max_position_embeddings = 200
     rows = batch(sentences=12, tokens=180)
     made = PaddedAttention(rows["attention_mask"].flatten(0, 1), device=torch.device("cpu"))
-    assert 2 < len(made.groups) < 6 and made.padding > 0
+    assert 2 < len(made.groups) < 6
     assert_same(both(config, rows))
 
 
-def test_many_batches_have_few_numbers_of_tokens_and_of_rows_in_groups():
-    """So that a compiler sees few shapes."""
-    draw = torch.Generator().manual_seed(0)
-    shapes, most = set(), set()
-    for _ in range(200):
-        lengths = torch.randint(5, 33, (128,), generator=draw)
-        made = PaddedAttention((torch.arange(32) < lengths[:, None]).long(), device=torch.device("cpu"))
-        shapes.add((len(made.places), tuple(made.groups)))
-        most.add(made.padding / 4096)
-    assert len(shapes) < 8 and max(most) < 1 / 32
+def test_a_device_computes_padding_where_it_waits_for_the_host(monkeypatch):
+    """Few tokens, for the width of the encoder, or little padding."""
+    monkeypatch.undo()
+    encoder = simcse().backbone
+    enough = int(packing.LEAST_TOKENS * (768 / encoder.config.hidden_size) ** 2 / 32)
+
+    def made(rows, length):
+        mask = (torch.arange(32) < torch.full((rows, 1), length)).long()
+        return packing_of(encoder, MirroredMask.of(mask, host=mask))
+
+    assert made(enough, 20).padding == 0
+    assert made(enough - 1, 20) is None
+    assert made(enough, 24) is None
 
 
 def test_a_mask_that_only_the_device_knows_is_not_asked():
@@ -396,42 +397,3 @@ def test_computed_padding_has_the_draws_of_the_plain_backbone_bit_for_bit():
         torch.manual_seed(0)
         vectors.append(run())
     assert torch.equal(*vectors)
-
-
-CHANGING_LAYERS = ("diffaug", "l2pcsr")  # not LoRA: its parts are compiled again for another number of tokens
-
-
-@pytest.fixture
-def fresh_compiler():
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
-
-
-def loss_and_gradients(model, rows):
-    torch.manual_seed(3)
-    model.zero_grad()
-    loss = model(**rows).loss
-    loss.backward()
-    return loss.detach(), [weight.grad for weight in model.parameters() if weight.grad is not None]
-
-
-@pytest.mark.parametrize("name", ["simcse", *(pytest.param(name, marks=pytest.mark.slow) for name in CHANGING_LAYERS)])
-# Where a graph breaks, torch itself looks at what it carries over.
-@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")
-def test_compiled_layers_give_the_numbers_of_others_for_any_number_of_tokens(name, fresh_compiler):
-    """And one compilation serves all numbers of tokens."""
-    config = configured(name, "bert")
-    config.backbone_config.num_hidden_layers = 2
-    torch.manual_seed(0)
-    model = METHODS[config.model_type][2](config).double().train()
-    compiled = copy.deepcopy(model)
-    first, second, *others = [mirrored(batch(sentences=number)) for number in (5, 6, 7, 9)]
-    loss_and_gradients(compiled, first)
-    for encoder in encoders(compiled):
-        compile_layers(encoder, backend="aot_eager")
-    for rows in (first, second):
-        torch.testing.assert_close(loss_and_gradients(compiled, rows), loss_and_gradients(model, rows))
-    with torch._dynamo.config.patch(error_on_recompile=True):
-        for rows in others:
-            torch.testing.assert_close(loss_and_gradients(compiled, rows), loss_and_gradients(model, rows))

@@ -146,12 +146,14 @@ class Updates:
     Args:
         recipe: a recipe of any method.
         steps: optimizer steps of every `run`, always over the same batches.
+        compiled: by inductor, as with `accelerate launch --dynamo_backend inductor`.
     """
 
-    def __init__(self, recipe: Recipe, steps: int):
+    def __init__(self, recipe: Recipe, steps: int, compiled: bool = False):
         self.recipe, self.steps = replace(recipe, max_steps=steps), steps
         self.accelerator = Accelerator(
             mixed_precision=choose_precision(recipe.mixed_precision),
+            dynamo_backend="inductor" if compiled else None,
             gradient_accumulation_plugin=GradientAccumulationPlugin(num_steps=recipe.gradient_accumulation_steps),
         )
         set_seed(recipe.seeds[0])

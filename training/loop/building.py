@@ -16,6 +16,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from csezoo.modeling import SentenceEncoderConfig, method
 from csezoo.modeling.contrastive.allowed_values import check_prompt
 from csezoo.modeling.contrastive.backbones import longest_input
+from csezoo.modeling.contrastive.packing import use_packed_attention
 from csezoo.modeling.contrastive.training_model import ForContrastiveLearning
 from csezoo.modeling.serving.own_form_csezoo import LEVELS
 from csezoo.modeling.serving.pooling_csezoo import size_after
@@ -292,6 +293,9 @@ def choose_layout(recipe: Recipe, model: ForContrastiveLearning, accelerator: Ac
     if compiled and not recipe.padded:
         logger.info("padding is computed: compiled code would be compiled again for every batch")
     model.compute_padding(recipe.padded or compiled)
+    if compiled:  # a graph cannot change it
+        for encoder in model.encoders():
+            use_packed_attention(encoder)
 
 
 def is_compiled(accelerator: Accelerator) -> bool:

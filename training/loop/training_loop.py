@@ -408,8 +408,8 @@ def update(
         for name, loss in {"loss": output.loss, **output.losses}.items():
             totals[name] = totals.get(name, 0) + loss.detach() / per_update
     padding = padding + trained.pop_padding_tokens()
-    totals[PADDING_TOKENS] = torch.as_tensor(padding, dtype=torch.float32, device=accelerator.device)
-    totals[PADDING_TOKENS] *= accelerator.num_processes  # logged as a mean over processes
+    # Added, because to copy a number to a device is to wait for it. Logged as a mean over processes.
+    totals[PADDING_TOKENS] = torch.zeros((), device=accelerator.device) + padding * accelerator.num_processes
     norm = accelerator.clip_grad_norm_(model.parameters(), recipe.max_grad_norm or math.inf)
     totals[GRADIENT_NORM] = torch.as_tensor(full_tensor(norm), device=accelerator.device)  # a float under DeepSpeed
     optimizer.step()
