@@ -218,6 +218,13 @@ def methods_on_a_public_encoder():
             yield f"| {name} | {' | '.join(scores)} | {len(made)} |"
 
 
+def methods_on_sentences_alone():
+    for run in read(DOCS / "all-minilm-l6-alone.json"):
+        (dev, *tests), gain = [result["value"] for result in run["results"]], run["gain"]
+        interval = f"{gain['difference']:+.2f} ({gain['low']:+.2f} to {gain['high']:+.2f})"
+        yield f"| {run['method']} | {dev:.2f} | {mean(tests):.2f} | {interval} |"
+
+
 def transfer_of_adapters():
     for model in read(DOCS / "all-minilm-l6-transfer.json"):
         values = [result["value"] for result in model["results"]]
@@ -290,7 +297,7 @@ QUOTES = {
         memory_over_time,
     ],
     "results": [runs, untrained_encoders, short_vectors, papers_tables, learning_rates, methods_on_one_base]
-    + [methods_on_a_public_encoder, transfer_of_adapters, explanations_that_were_tried]
+    + [methods_on_a_public_encoder, methods_on_sentences_alone, transfer_of_adapters, explanations_that_were_tried]
     + [the_recipe_of_the_zoo, baselines],
     "adapt": [domains],
 }
