@@ -48,7 +48,7 @@ def rearranged(
 ) -> torch.Tensor:
     """Return values `(S, …)` at places `(N,)`, where the gradient of each value comes from one place at most.
 
-    `index_select` does not know that. Its backward pass adds, which takes a GPU four times as long as to read.
+    `index_select` does not know that. Its backward pass adds, which takes a GPU longer than to read.
 
     Args:
         back: `(S,)`, the place in the result from which each value gets its gradient.
@@ -127,7 +127,7 @@ class Packing:
         # In few calls: on a GPU, they take longer than what they do.
         before, after = (flat[:0], flat) if len(flat) == own else flat.split([len(flat) - own, own])
         if every and self.slots is not None:
-            # A slot without a token has any one: nothing attends to it or reads it, so that its gradient is 0.
+            # A slot without a token has the first one: nothing attends to it or reads it, so that its gradient is 0.
             after = rearranged(after, self.in_slots, self.slots)
         parts = after.split([rows * length for rows, length in shapes]) if len(shapes) > 1 else [after]
         groups = [part.unflatten(0, shape) for part, shape in zip(parts, shapes, strict=True)]
