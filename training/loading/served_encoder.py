@@ -118,6 +118,8 @@ def served_encoder(name: str, revision: str | None = None) -> ServedEncoder | No
     for module in modules:
         if not (isinstance(module, dict) and isinstance(module.get("type"), str) and is_inside(module.get("path"))):
             raise _refused(name, f"modules.json has {quoted(module)}, which is no module in it")
+        if not module["type"].startswith("sentence_transformers."):  # code of the repository's own
+            raise _refused(name, f"its {module['type']} is no module of sentence-transformers")
         if (kind := module["type"].rpartition(".")[2]) != "Dropout":  # it only acts in training
             kinds.append(kind)
             folders.append(module["path"])
@@ -164,7 +166,7 @@ def _pooling(name: str, folder: str, config: dict[str, Any], size: Any, has_prom
         raise _refused(name, f"{folder}/config.json is missing")
     words = as_words(config)
     mode = words.get("pooling_mode")
-    if mode not in SERVED_POOLINGS:
+    if not isinstance(mode, str) or mode not in SERVED_POOLINGS:  # several poolings are a list
         why = OTHER_POOLINGS.get(str(mode), "the zoo has one of " + ", ".join(POOLINGS))
         raise _refused(name, f"its pooling {quoted(mode)} cannot be taken over ({why})")
     if words.get("word_embedding_dimension", size) != size:

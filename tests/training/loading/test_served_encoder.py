@@ -159,7 +159,7 @@ def change(directory: Path, file: str, value=None, **changes) -> None:
 
 def modules(*kinds: str) -> list[dict]:
     paths = ["", "1_Pooling", "2_Dense", "3_LayerNorm", "4_Normalize"]
-    return [{"type": f"a.{kind}", "path": path} for kind, path in zip(kinds, paths, strict=False)]
+    return [{"type": f"sentence_transformers.{kind}", "path": path} for kind, path in zip(kinds, paths, strict=False)]
 
 
 @pytest.mark.parametrize(
@@ -172,11 +172,16 @@ def modules(*kinds: str) -> list[dict]:
         ("modules.json", {"value": modules("Transformer", "SpladePooling")}, "followed by SpladePooling (its vectors"),
         ("modules.json", {"value": modules("Transformer")}, "its encoder is followed by nothing (not by a Pooling)"),
         ("modules.json", {"value": modules("Transformer", "Pooling", "Mine")}, "its Mine cannot be taken over (unkn"),
+        ("modules.json", {"value": [{"type": "my.Transformer", "path": ""}]}, "its my.Transformer is no module of s"),
         ("modules.json", {"value": [3]}, "modules.json has 3, which is no module in it"),
         ("modules.json", {"value": [{"type": "Transformer", "path": "../x"}]}, "which is no module in it"),
-        ("modules.json", {"value": [{"type": "Transformer", "path": "0_T"}]}, "its encoder is in the folder 0_T"),
+        (
+            "modules.json",
+            {"value": [{**modules("Transformer")[0], "path": "0_T"}]},
+            "its encoder is in the folder 0_T",
+        ),
         ("1_Pooling/config.json", {"pooling_mode": "weightedmean"}, "its pooling 'weightedmean' cannot be taken over"),
-        ("1_Pooling/config.json", {"pooling_mode": "cls+mean"}, "its pooling 'cls+mean' cannot be taken over (the"),
+        ("1_Pooling/config.json", {"pooling_mode": ["cls", "mean"]}, "its pooling ['cls', 'mean'] cannot be taken"),
         ("1_Pooling/config.json", {"embedding_dimension": 7}, "1_Pooling/config.json is for 7 dimensions, its"),
         ("1_Pooling/config.json", {"include_prompt": False}, "its pooling leaves out the tokens of a prompt"),
         ("2_Dense/config.json", {"in_features": 7}, "2_Dense is for 7 dimensions, it gets 32"),
