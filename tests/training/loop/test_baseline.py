@@ -111,6 +111,7 @@ def test_pairs_that_would_choose_and_judge_are_split_and_do_not_ask_the_hub(on_s
     rows = {result["task"]: result["rows"] for result in results["results"]}
     assert sum(rows.values()) == len(SENTENCES) // 2 and min(rows.values()) > len(SENTENCES) // 6
     assert results["gain"]["of"] == "test"
+    assert results["neighbours"] == [], "half of a private file is private"
     line = f"dev_file: {rows['dev']} pairs choose the checkpoint, the other {rows['test']} judge it"
     assert line in capsys.readouterr().err
 
