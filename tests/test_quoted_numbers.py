@@ -92,9 +92,6 @@ def layouts_on_a_gpu():
     yield f"sentences takes {min(compiled):.0f} to {max(compiled):.0f} ms"
     yield f"Compiled {min(made['simcse 64 compiled']):.0f} ms, and with CUDA graphs…{min(graphs):.0f} ms"
     yield f"take {measured['kernels of simcse 512 packed']:.0f} ms of the {min(made['simcse 512 packed']):.0f} ms"
-    before = {card: {name: min(times) for name, times in rows.items()} for card, rows in measured["before"].items()}
-    yield f"512 sentences took {before['H200']['simcse 512 padded']:.0f} ms on this card"
-    yield "took {simcse 512 padded:.0f} ms, and {simcse 512 packed:.0f} ms packed".format(**before["H100"])
 
 
 def starts():
