@@ -35,7 +35,6 @@ NOT_RUN = {
     r"python3 -m venv .*": "it is the shell's",
     r"python -m pip install .*": "test_readme.py and .ci/run run the main command and the test command",
     r"python -m pytest .*": "these are the tests",
-    r"pip install .*-r examples/space/.*": "it needs gradio; test_space.py runs the page",
     rf"{TRAIN} simcse-bert-base-uncased": "it downloads BERT-base and a million sentences",
     r"accelerate launch -m csezoo.training.train simcse-sup-eol-qwen3-lora": "it downloads Qwen3 and NLI",
     r"accelerate launch --dynamo_backend .*": "it compiles for minutes; training/loop/test_compiled.py runs it",
