@@ -48,11 +48,13 @@ def add_commands(command: Command) -> None:
 
 
 def recipes(options: argparse.Namespace) -> None:
+    from ..recipes.keys import QUICKSTARTS
     from ..recipes.reading import read_values, recipe_files
 
     for name, file in recipe_files().items():
         recipe = read_values(file)
-        print(f"{name:<36} {recipe['method']:<10} {recipe.get('base_model') or 'trained on the spot'}")
+        without = "trained on the spot" if name in QUICKSTARTS else "yours (--base_model)"
+        print(f"{name:<36} {recipe['method']:<10} {recipe.get('base_model', without)}")
 
 
 def models(options: argparse.Namespace) -> None:

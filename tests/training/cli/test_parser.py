@@ -96,6 +96,7 @@ def test_recipes_are_listed(capsys):
     main(["recipes"])
     shown = capsys.readouterr().out
     assert [line.split()[0] for line in shown.splitlines()] == recipe_names()
+    assert re.search(r"^adapt +simcse +yours \(--base_model\)$", shown, re.MULTILINE)
 
 
 def test_evaluate_prints_a_table_of_the_suite_and_writes_receipts(bases, senteval, tmp_path, capsys):
