@@ -90,15 +90,17 @@ class SentenceEncoderPreTrainedModel(PreTrainedModel):
             ValueError: a tensor is missing, unexpected or of another shape. The message names it.
             OSError: there are no safetensors weights. Pickles are never read.
         """
-        if (content := _config_of(pretrained_model_name_or_path, kwargs)) and "csezoo" in content:
-            return cls._from_published(pretrained_model_name_or_path, **kwargs)
+        where = {name: kwargs[name] for name in WHERE_FROM if name in kwargs}
+        content, _ = PretrainedConfig.get_config_dict(pretrained_model_name_or_path, **where)
+        if "csezoo" in content:
+            return cls._from_published(pretrained_model_name_or_path, where, **kwargs)
         if content.get("model_type") and "backbone_config" not in content and "config" not in kwargs:
             name, kind = pretrained_model_name_or_path, cls.config_class.model_type
             raise ValueError(
                 f"{name} is a bare encoder ({content['model_type']}), not a model of the zoo; build a training model "
                 f"from it: model, collator = csezoo.for_training({kind!r}, {str(name)!r})"
             )
-        weight_files(pretrained_model_name_or_path, **{name: kwargs[name] for name in WHERE_FROM if name in kwargs})
+        weight_files(pretrained_model_name_or_path, **where)
         # Accept shapes that do not match here, to name them below.
         kwargs |= {"ignore_mismatched_sizes": True, "output_loading_info": True, "use_safetensors": True}
         loaded: Any = super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs)
@@ -112,10 +114,11 @@ class SentenceEncoderPreTrainedModel(PreTrainedModel):
         return loaded if output_loading_info else model
 
     @classmethod
-    def _from_published(cls: type[Loaded], repository: Any, config: Any = None, **options: Any) -> Loaded:
+    def _from_published(
+        cls: type[Loaded], repository: Any, where: dict[str, Any], config: Any = None, **options: Any
+    ) -> Loaded:
         """Load a published repository. Options that are keys of the configuration change it."""
         keys = {name: options.pop(name) for name in declared_keys(cls.config_class) if name in options}
-        where = {name: options[name] for name in WHERE_FROM if name in options}
         if config is None:
             config = cls.config_class.from_pretrained(repository, **where)
         for name, value in keys.items():
@@ -135,9 +138,3 @@ class SentenceEncoderPreTrainedModel(PreTrainedModel):
     def _accept_heads(self, missing: set[str], unexpected: set[str]) -> tuple[set[str], set[str]]:
         """Drop the tensors in which serving and training checkpoints of a method differ."""
         return missing, unexpected
-
-
-def _config_of(repository: Any, options: dict[str, Any]) -> dict[str, Any]:
-    where = {name: options[name] for name in WHERE_FROM if name in options}
-    content, _ = PretrainedConfig.get_config_dict(repository, **where)
-    return content
