@@ -166,9 +166,8 @@ def _fixable(error: Exception) -> str | None:
     if isinstance(error, UnicodeEncodeError) and any("\ud800" <= character <= "\udfff" for character in error.object):
         return f"{quoted(error.object)} is not UTF-8; rename the file, or correct the text"
     if isinstance(error, RuntimeError) and system_error(error.__context__) == errno.ELOOP:
-        error = cast(
-            OSError, error.__context__
-        )  # pathlib raises its own type for links in a circle, up to Python 3.12
+        # pathlib raises its own type for links in a circle, up to Python 3.12.
+        error = cast(OSError, error.__context__)
     number, file = system_error(error), getattr(error, "filename", None)
     if number == errno.ENAMETOOLONG:
         return f"{quoted(file)} is too long for the name of a file; give a shorter one"

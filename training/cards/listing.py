@@ -167,4 +167,4 @@ def shown_milliseconds(time: float | None) -> str:
         >>> shown_milliseconds(1.254), shown_milliseconds(12.54), shown_milliseconds(125.4)
         ('1.25', '12.5', '125')
     """
-    return "" if time is None else f"{time:.{max(0, 2 - len(str(int(time))) + 1)}f}"
+    return "" if time is None else f"{time:.{max(0, 3 - len(str(int(time))))}f}"

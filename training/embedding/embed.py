@@ -42,8 +42,7 @@ def embed_file(
 
     Each window of `shard_size` rows is sorted, encoded and written separately. Memory therefore does not grow with the
     file, and a shard does not depend on the process or the call that writes it. Processes started by
-    `accelerate launch` share the work. Finished shards are kept, unless they are
-    damaged.
+    `accelerate launch` share the work. Finished shards are kept, unless they are damaged.
 
     Args:
         directory: a new directory, or that of an interrupted call with the same arguments.
@@ -67,9 +66,8 @@ def embed_file(
     # Shards are assigned by number. The missing ones change while other processes write.
     numbers = range(state.process_index, len(names), state.num_processes)
     sizes = {number: min(shard_size, rows - number * shard_size) for number in numbers}
-    finished -= {
-        names[number] for number in numbers if names[number] in finished and is_damaged(directory / names[number])
-    }
+    own = {names[number] for number in numbers}
+    finished -= {name for name in own & finished if is_damaged(directory / name)}
     missing = {number: size for number, size in sizes.items() if names[number] not in finished}
     done = sum(sizes.values()) - sum(missing.values())
     # Computed again, with another batch size for example, they would differ in the last digits.

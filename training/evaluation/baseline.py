@@ -10,7 +10,7 @@ import numpy as np
 
 from ..files import read_json, write_json
 from .ranks import load_ranks, save_ranks
-from .report import average, tests_only
+from .report import AVERAGE, average, tests_only
 from .sentence_vectors import Encode
 from .significance import Similarities, paired_bootstrap
 from .suites import Task, encode_once, score
@@ -62,7 +62,7 @@ def gain(directory: Path, tasks: Sequence[Task], vectors: Any, results: list[dic
         return {}
     before, now = average(baseline["results"]), average(results)
     judging = tests_only(results)
-    of = "average of the tests" if len(judging) > 1 else judging[0]["task"] if judging else CHOSE
+    of = AVERAGE if len(judging) > 1 else judging[0]["task"] if judging else CHOSE
     figures: dict[str, Any] = {"name": baseline["name"], "of": of, "before": before, "now": now}
     named = {result["task"] for result in judging or results}
     compared = [task for task in _pairs(tasks) if task.name in named]

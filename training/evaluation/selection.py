@@ -59,8 +59,8 @@ def hold_out(task: PairTask) -> tuple[PairTask, PairTask]:
     return halves[0], halves[1]
 
 
-def dev_score(encode: Encode, tasks: Sequence[Task], receipt: dict | None = None) -> tuple[float, list[dict]]:
-    """Return the mean score over dev tasks, and the results of each.
+def dev_score(encode: Encode, tasks: Sequence[Task]) -> float:
+    """Return the mean score over dev tasks.
 
     Example:
         >>> import numpy as np
@@ -68,8 +68,7 @@ def dev_score(encode: Encode, tasks: Sequence[Task], receipt: dict | None = None
         >>> pairs = [("a", "a"), ("a", "b"), ("a", "ab")]
         >>> tasks = [PairTask(name, pairs, scores, "toy") for name, scores in (("up", [5, 0, 3]), ("down", [0, 5, 3]))]
         >>> letters = lambda texts: np.array([[text.count("a"), text.count("b")] for text in texts], float)
-        >>> dev_score(letters, tasks)[0]
+        >>> dev_score(letters, tasks)
         0.0
     """
-    results = evaluate_tasks(encode, tasks, receipt=receipt)
-    return statistics.mean(result["value"] for result in results), results
+    return statistics.mean(result["value"] for result in evaluate_tasks(encode, tasks))

@@ -57,9 +57,8 @@ def special_ends(tokenizer: PreTrainedTokenizerBase) -> Template:
         return [tokenizer.cls_token_id], [tokenizer.sep_token_id]
     text = tokenizer("a", add_special_tokens=False).input_ids
     ids = tokenizer("a").input_ids
-    return [token for token in ids[: ids.index(text[0])] if token in tokenizer.all_special_ids], [
-        tokenizer.eos_token_id
-    ]
+    begin = [token for token in ids[: ids.index(text[0])] if token in tokenizer.all_special_ids]
+    return begin, [tokenizer.eos_token_id]
 
 
 def serving_tokenizer(

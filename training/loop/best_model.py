@@ -252,8 +252,7 @@ class BestModel:
 
     def _dev_score(self, serving: SentenceEncoderModel) -> float:
         # Not `_serving()` again: a method computes what it serves from its own weights, not from those loaded here.
-        score, _ = dev_score(partial(self._encode, serving), self.dev)
-        return score
+        return dev_score(partial(self._encode, serving), self.dev)
 
 
 def pairs_to_show(recipe: Recipe, tasks: Sequence[Task]) -> list[PairTask]:

@@ -130,7 +130,8 @@ class TrainingState:
             f"stream-{number}": asdict(position) for number, (_, position) in enumerate(of_processes) if position
         }
         scaler = accelerator.scaler.state_dict() if accelerator.scaler else None
-        state = {RECEIPT: self.receipt, "scheduler": _plain(self.scheduler), "scaler": scaler, FITS: self._fits()}
+        scheduler = self.scheduler.state_dict() | {"lr_lambdas": [None] * len(self.scheduler.base_lrs)}
+        state = {RECEIPT: self.receipt, "scheduler": scheduler, "scaler": scaler, FITS: self._fits()}
         return Snapshot(tensors, positions, state)
 
     def _fits(self) -> dict[str, object]:
@@ -339,12 +340,6 @@ def _saved_names(model: torch.nn.Module) -> dict[str, str]:
     for name, tensor in tensors.items():
         names.setdefault(id(tensor), []).append(name)
     return {name: min(names[id(tensor)]) for name, tensor in tensors.items()}
-
-
-def _plain(scheduler: LambdaLR) -> dict:
-    return {name: value for name, value in scheduler.state_dict().items() if name != "lr_lambdas"} | {
-        "lr_lambdas": [None for _ in scheduler.base_lrs]
-    }
 
 
 def _random_state(device: torch.device) -> dict[str, torch.Tensor]:

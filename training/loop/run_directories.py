@@ -31,8 +31,8 @@ LITTER: tuple[str, ...] = (
     "non_finite/*/.*.partial",
     "best.partial",
     "best.old",
+    "checkpoints/partial-*",
 )
-LITTER += ("checkpoints/partial-*",)
 # This lock is held while the seeds are divided or averaged. The lock of a directory is held while a seed is trained in
 # it.
 SEEDS_LOCK = ".seeds.lock"

@@ -72,9 +72,8 @@ def comments(text: str) -> tuple[str, dict[str, str]]:
             ends |= dict.fromkeys(range(token.start_mark.line, token.end_mark.line), len(text))
             ends[token.end_mark.line] = max(token.end_mark.column, ends.get(token.end_mark.line, 0))
     document = yaml.compose(text, yaml.SafeLoader)
-    keys = (
-        {key.start_mark.line: key.value for key, _ in document.value} if isinstance(document, yaml.MappingNode) else {}
-    )
+    pairs = document.value if isinstance(document, yaml.MappingNode) else []
+    keys = {key.start_mark.line: key.value for key, _ in pairs}
     introduction: list[str] = []
     above: list[str] = []
     reasons: dict[str, list[str]] = {}

@@ -459,9 +459,8 @@ class Recipe:
 
 def refuse_disallowed(name: str, value: object, declared: Key) -> None:
     """Refuse a value that its key does not allow, or a list with such an item."""
-    from csezoo.modeling.contrastive.allowed_values import (
-        check_value,  # the package imports torch, which --help can do without
-    )
+    # The package imports torch, which --help can do without.
+    from csezoo.modeling.contrastive.allowed_values import check_value
 
     with as_user_error():
         for item in value if isinstance(value, list) else [value]:

@@ -25,8 +25,9 @@ MODEL_KEYS: tuple[str, ...] = (
     "max_length",
     "mini_batch_size",
     "dropout",
+    "attn_implementation",
+    "batch_size",
 )
-MODEL_KEYS += ("attn_implementation", "batch_size")
 LABELS = {"label", "labels"}
 
 

@@ -22,9 +22,8 @@ def insert_masks(
     length = input_ids.shape[1]
     width = length + int(before.sum(1).amax())
     places = torch.arange(length, device=input_ids.device) + shift
-    behind = (
-        torch.arange(width, device=input_ids.device) >= length + shift[:, -1:]
-    )  # padding of rows with fewer insertions
+    # The padding of rows with fewer insertions.
+    behind = torch.arange(width, device=input_ids.device) >= length + shift[:, -1:]
     longer = (len(input_ids), width)
     inserted = (~behind).long().scatter(1, places, 0)
     attention = attention_mask.new_zeros(longer).scatter(1, places, attention_mask) + inserted.to(attention_mask.dtype)

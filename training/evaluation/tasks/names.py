@@ -10,8 +10,14 @@ SUITES: tuple[str, ...] = (
     "transfer-mlp",
     "trec-length",
     "sts-length",
+    "sts-multilingual",
+    "sts-spanish",
+    "chinese",
+    "geometry",
+    "retrieval",
+    "cost",
+    "edits",
 )
-SUITES += ("sts-multilingual", "sts-spanish", "chinese", "geometry", "retrieval", "cost", "edits")
 
 SUBSETS = {
     "STS12": ("MSRpar", "MSRvid", "SMTeuroparl", "surprise.OnWN", "surprise.SMTnews"),
