@@ -1,4 +1,4 @@
-"""Contrastive losses on vectors of any floating type.
+"""Contrastive losses, and measures of the embedding space, on vectors of any floating type.
 
 Half-precision inputs are compared in float32, without autocast: in bf16, similarities divided by a small temperature
 would lose their order.
@@ -216,6 +216,7 @@ def self_guided(
     *,
     temperature: float,
     variant: str = "opt3",
+    layers: torch.Tensor | None = None,
     duplicates: torch.Tensor | None = None,
     rows: slice = EVERY,
 ) -> torch.Tensor:
@@ -238,9 +239,10 @@ def self_guided(
 
     Args:
         embeddings: `(B, H)`.
-        views: `(B, K, H)`; K is 1 for all variants but `opt3`.
+        views: `(B, K, H)`.
         temperature: τ (0.01).
         variant: `base`, `opt1`, `opt2` or `opt3`.
+        layers: `(B,)`, index of the view to use for each sentence with `base`, `opt1`, `opt2`; not needed if K is 1.
         duplicates: `(b, B)` of bool: rows that are left out of an anchor's denominators, see `duplicate_rows`.
         rows: the b sentences whose losses are computed; all by default.
 
@@ -270,9 +272,11 @@ def self_guided(
         least = torch.finfo(logits.dtype).min  # not -inf: a single sentence has no others, but needs a gradient
         others = logits.masked_fill(itself, least).flatten(1).logsumexp(1, keepdim=True)  # (b, 1)
         return mean_or_share(torch.logaddexp(positive, others) - positive, batch * count)
-    if count > 1:
-        raise ValueError(f"views: variant {variant} needs one view of each sentence, got {count}")
-    chosen = views[:, 0]  # (B, H)
+    if layers is None:
+        if count > 1:
+            raise ValueError(f"layers: variant {variant} uses one of the {count} views of a sentence; give its index")
+        layers = torch.zeros(batch, dtype=torch.long, device=views.device)
+    chosen = views[torch.arange(batch, device=views.device), layers]  # (B, H)
     if variant == "opt2":
         return _cross_entropy(without_duplicates(cosine_logits(own, chosen, temperature), duplicates), mates, batch)
     everyone = torch.cat([embeddings, chosen])  # (2B, H)
@@ -359,3 +363,29 @@ def replaced_token_detection(
     real = attention_mask.to(per_token.dtype)
     total = (per_token * real).sum()
     return total if reduction == "sum" else total / real.sum().clamp(min=1)
+
+
+def alignment(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """Mean squared distance of positive pairs on the unit sphere (Wang & Isola 2020, eq. 1): smaller is better.
+
+    Args:
+        x, y: `(n, H)`, of any length; row i of one is the positive of row i of the other.
+
+    Example:
+        >>> alignment(torch.tensor([[2.0, 0.0]]), torch.tensor([[0.0, 3.0]])).item()
+        2.0
+    """
+    return (_unit(x) - _unit(y)).square().sum(-1).mean()
+
+
+def uniformity(x: torch.Tensor) -> torch.Tensor:
+    """Log of the mean Gaussian potential over all distinct pairs (Wang & Isola 2020, eq. 2, t = 2): smaller is better.
+
+    Args:
+        x: `(n, H)`, n at least 2, of any length.
+
+    Example:
+        >>> uniformity(torch.tensor([[1.0, 0.0], [-5.0, 0.0]])).item()  # the squared distance of opposite poles is 4
+        -8.0
+    """
+    return torch.pdist(_unit(x)).square().mul(-2).exp().mean().log()

@@ -1,4 +1,4 @@
-"""What training needs of a pooling and of a projection, beside what `serving.pooling_csezoo` has."""
+"""Pool token vectors to a sentence vector, and project it, in training."""
 
 from typing import cast
 
@@ -9,6 +9,8 @@ from torch import nn
 from .contrastive.configuration import SentenceEncoderConfig
 from .contrastive.distributed import gather_rows, number_of_each, world_size
 from .objectives import at_least_float32
+from .serving import pooling_csezoo
+from .serving.own_form_csezoo import wk_pool
 from .serving.pooling_csezoo import last_place
 
 
@@ -18,7 +20,7 @@ def token_places(
     """Return the position of the only token of each row whose last vector a pooling reads, `(B,)`.
 
     Args:
-        mode: see `pooling_csezoo.pool`, or `prompt`.
+        mode: see `pool`, or `prompt`.
         input_ids: `(B, T)`, or None if the batch has embeddings instead.
         mask_token_id: of the tokenizer; only `prompt` needs it.
 
@@ -32,6 +34,18 @@ def token_places(
     if mode == "prompt" and input_ids is not None:
         return last_place(input_ids == mask_token_id)
     return None
+
+
+def pool(hidden_states: tuple[torch.Tensor, ...], attention_mask: torch.Tensor, mode: str) -> torch.Tensor:
+    """Pool token vectors as `pooling_csezoo.pool` does, or with the mode `wk`, see `own_form_csezoo.wk_pool`.
+
+    Example:
+        >>> pool((torch.tensor([[[1.0], [3.0], [9.0]]]),), torch.tensor([[1, 1, 0]]), "mean")
+        tensor([[2.]])
+    """
+    if mode == "wk":
+        return wk_pool(hidden_states, attention_mask)
+    return pooling_csezoo.pool(hidden_states, attention_mask, mode)
 
 
 class TanhProjection(nn.Module):

@@ -59,7 +59,7 @@ def numpy_prefix_contrastive(a, p, n, denominator, temperature, same=None):
     return np.mean(losses)
 
 
-def numpy_self_guided(c, views, variant, temperature, same=None):
+def numpy_self_guided(c, views, variant, layers, temperature, same=None):
     """The sums of SG-OPT's section 3."""
     c, views = unit(c), unit(views)
     b, count, _ = views.shape
@@ -73,7 +73,7 @@ def numpy_self_guided(c, views, variant, temperature, same=None):
                 own = c[i] @ views[i, k] / temperature
                 losses.append(naive_softmax_loss(own, [own, *others]))
         return np.mean(losses)
-    h = views[:, 0]
+    h = np.stack([views[i, layers[i]] for i in range(b)])
     if variant == "base":
         x, mate = np.concatenate([c, h]), [*range(b, 2 * b), *range(b)]
         for m in range(2 * b):

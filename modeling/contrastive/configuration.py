@@ -36,9 +36,9 @@ class SentenceEncoderConfig(PretrainedConfig):
     )
     pooling: str = key(
         "cls",
-        "`cls`, `mean`, `max`, `first_last_mean`, `embeddings_last_mean`, `last2_mean`, `last` (see "
-        "`pooling_csezoo.pool`), `wk` (see `own_form_csezoo.wk_pool`) or `prompt`: the vector at the mask token of a "
-        "template. A causal model has no `cls`: its first token sees no other.",
+        "`cls`, `mean`, `max`, `first_last_mean`, `embeddings_last_mean`, `last2_mean`, `last`, `wk` (see "
+        "`pooling.pool`) or `prompt`: the vector at the mask token of a template. A causal model has no `cls`: its "
+        "first token sees no other.",
         POOLING_MODES,
     )
     projection: str = key(

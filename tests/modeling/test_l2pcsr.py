@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from csezoo.modeling.methods.l2pcsr.model import ascend, weaken
+from csezoo.modeling.methods.l2pcsr.model import ascend, weakening_mask
 from tests.methods.l2pcsr import RELEASED, l2pcsr
 from tests.tiny import batch, gradients
 
@@ -19,18 +19,14 @@ def test_masks_equal_the_papers_equations():
     expected = np.zeros((2, 3, 4))
     for b, i, j in np.ndindex(expected.shape):
         expected[b, i, j] = (float(token[b, i] >= 0.05) + float(feature[b, j] >= 0.05)) / 2  # eq. 1 and 2
-    masks = l2pcsr().masks({"token": torch.tensor(token), "feature": torch.tensor(feature)})
-    mask = weaken(masks["token"], masks["feature"], torch.ones(2, 3, 4, dtype=torch.float64))
+    mask = weakening_mask(torch.tensor(token), torch.tensor(feature), 0.05)
     assert mask.dtype == torch.float64 and set(mask.unique().tolist()) == {0.0, 0.5, 1.0}
     np.testing.assert_array_equal(mask.numpy(), expected)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 def test_masks_keep_the_type_and_a_threshold_of_zero_weakens_nothing(dtype):
-    masks = l2pcsr(threshold=0.0).masks(
-        {"token": torch.zeros(2, 3, dtype=dtype), "feature": torch.rand(2, 4).to(dtype)}
-    )
-    mask = weaken(masks["token"], masks["feature"], torch.ones(2, 3, 4, dtype=dtype))
+    mask = weakening_mask(torch.zeros(2, 3, dtype=dtype), torch.rand(2, 4, dtype=dtype), 0.0)
     assert mask.dtype == dtype and (mask == 1).all()
 
 

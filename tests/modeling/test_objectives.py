@@ -7,14 +7,16 @@ import pytest
 import torch
 
 from csezoo.modeling.objectives import (
+    alignment,
     duplicate_rows,
     info_nce,
     parameter_distance,
     prefix_contrastive,
     replaced_token_detection,
     self_guided,
+    uniformity,
 )
-from tests.formulas import numpy_info_nce, numpy_prefix_contrastive, numpy_self_guided
+from tests.formulas import numpy_info_nce, numpy_prefix_contrastive, numpy_self_guided, unit
 
 EVEN = torch.arange(7) % 2 == 0
 SAME = (EVEN[:, None] & EVEN).fill_diagonal_(False)  # rows 0, 2, 4 and 6 of seven are one sentence
@@ -64,6 +66,14 @@ def test_half_precision_is_compared_in_float32_under_autocast_too(vectors, dtype
     assert torch.equal(loss, OBJECTIVES[name](*half.float(), temperature=0.05))
 
 
+def test_alignment_and_uniformity_equal_the_equations(vectors):
+    x, y, _ = vectors
+    u, v = unit(x.numpy()), unit(y.numpy())
+    assert alignment(x, y).item() == pytest.approx(float(((u - v) ** 2).sum(1).mean()), abs=1e-12)
+    pairs = [np.exp(-2 * ((u[i] - u[j]) ** 2).sum()) for i in range(len(u)) for j in range(i)]
+    assert uniformity(x).item() == pytest.approx(float(np.log(np.mean(pairs))), abs=1e-12)
+
+
 @some_the_same
 @pytest.mark.parametrize("negatives", [True, False])
 @pytest.mark.parametrize("denominator", ["batch", "own", "all"])
@@ -84,17 +94,17 @@ def test_prefix_contrastive_refuses_another_reading(vectors):
 @pytest.mark.parametrize("variant", ["base", "opt1", "opt2", "opt3"])
 def test_self_guided_equals_each_variant_of_the_equation(variant, same):
     rng = np.random.default_rng(1)
-    c, views = rng.normal(size=(7, 5)), rng.normal(size=(7, 4 if variant == "opt3" else 1, 5))
+    c, views, layers = rng.normal(size=(7, 5)), rng.normal(size=(7, 4, 5)), rng.integers(4, size=7)
     tensors = (torch.from_numpy(c).requires_grad_(), torch.from_numpy(views).requires_grad_())
-    options = {"variant": variant, "duplicates": same}
+    options = {"variant": variant, "layers": torch.from_numpy(layers), "duplicates": same}
     loss = self_guided(*tensors, temperature=0.2, **options)
-    assert loss.item() == pytest.approx(numpy_self_guided(c, views, variant, 0.2, same), abs=1e-12)
+    assert loss.item() == pytest.approx(numpy_self_guided(c, views, variant, layers, 0.2, same), abs=1e-12)
     assert torch.autograd.gradcheck(lambda *v: self_guided(*v, temperature=0.5, **options), tensors)
 
 
-def test_self_guided_refuses_several_views_and_other_variants():
+def test_self_guided_needs_layers_if_there_are_several_views():
     c = torch.randn(3, 4)
-    with pytest.raises(ValueError, match="needs one view of each sentence, got 2"):
+    with pytest.raises(ValueError, match="uses one of the 2 views of a sentence"):
         self_guided(c, torch.randn(3, 2, 4), temperature=0.1, variant="base")
     with pytest.raises(ValueError, match="'opt4' must be one of"):
         self_guided(c, c[:, None], temperature=0.1, variant="opt4")

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from csezoo.modeling.pooling import BatchNormProjection
-from csezoo.modeling.serving.pooling_csezoo import check_mask_token, pool, pool_mask_token
+from csezoo.modeling.pooling import BatchNormProjection, pool
+from csezoo.modeling.serving.pooling_csezoo import check_mask_token, pool_mask_token
 
 LENGTHS = [5, 3, 1]
 

@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from csezoo.modeling import SimCSEConfig
+from csezoo.modeling.pooling import pool
 from csezoo.modeling.serving.own_form_csezoo import wk_pool
 from tests.conftest import tiny_config
 
@@ -64,7 +65,7 @@ def test_padding_and_the_last_token_do_not_change_the_vector(dtype):
     last = torch.tensor(LENGTHS).unsqueeze(1) - 1
     ignored = (torch.arange(6) >= last).unsqueeze(-1)
     noisy = tuple(state.masked_fill(ignored, 1e3) for state in hidden_states)
-    assert torch.equal(wk_pool(hidden_states, mask()), wk_pool(noisy, mask()))
+    assert torch.equal(pool(hidden_states, mask(), "wk"), pool(noisy, mask(), "wk"))
 
 
 def test_float32_is_close_to_float64():

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from csezoo.modeling.serving.pooling_csezoo import pool
+from csezoo.modeling.pooling import pool
 
 from ..environment import default_device
 from ..errors import UserError

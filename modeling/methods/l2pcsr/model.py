@@ -45,6 +45,28 @@ from .configuration import L2PCSRConfig
 GRADIENT_SCALE = 2.0**10
 
 
+def weakening_mask(
+    token_probability: torch.Tensor, feature_probability: torch.Tensor, threshold: float
+) -> torch.Tensor:
+    """Return the factors of a layer's output (eq. 1, 2): 1, 1/2 if token or feature is weakened, 0 if both are.
+
+    Args:
+        token_probability: `(B, T)`, probability of each token not to be weakened.
+        feature_probability: `(B, H)`, or `(1, H)` for all rows, probability of each feature not to be weakened.
+        threshold: φ; probabilities of at least φ are not weakened (in the release: above φ).
+
+    Returns:
+        `(B, T, H)` with values 0, 1/2 and 1.
+
+    Example:
+        >>> weakening_mask(torch.tensor([[0.9, 0.0]]), torch.tensor([[0.0, 0.05, 0.9]]), 0.05)
+        tensor([[[0.5000, 1.0000, 1.0000],
+                 [0.0000, 0.5000, 0.5000]]])
+    """
+    token, feature = _halves(_bits(token_probability, threshold), _bits(feature_probability, threshold))
+    return token + feature
+
+
 def ascend(probability: torch.Tensor, gradient: torch.Tensor, *, step_size: float, mode: str = "l2") -> torch.Tensor:
     """Take one step of gradient ascent over the last dimension, clipped to [0, 1] (eq. 5 and 6).
 
@@ -70,6 +92,15 @@ def ascend(probability: torch.Tensor, gradient: torch.Tensor, *, step_size: floa
     return moved.clamp(0, 1)
 
 
+def _bits(probability: torch.Tensor, threshold: float) -> torch.Tensor:
+    return (probability >= threshold).to(probability.dtype)
+
+
+def _halves(token: torch.Tensor, feature: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    # Their sum is the mask (eq. 3).
+    return token.unsqueeze(-1) / 2, feature.unsqueeze(-2) / 2
+
+
 def _unit(gradient: torch.Tensor) -> torch.Tensor:
     """Scale to length 1 over the last dimension; zero stays zero."""
     # Divide by the largest element first, because the squares of small numbers become 0.
@@ -81,22 +112,10 @@ def _or_one(size: torch.Tensor) -> torch.Tensor:
     return torch.where(size > 0, size, 1)
 
 
-def weaken(
-    token: torch.Tensor, feature: torch.Tensor, hidden: torch.Tensor, packing: Packing | None = None
+def _multiply(
+    token: torch.Tensor, feature: torch.Tensor, hidden: torch.Tensor, packing: Packing | None
 ) -> torch.Tensor:
-    """Multiply a layer's output by the mean of two masks (eq. 2, 3): what both weaken becomes 0, the rest of it half.
-
-    Args:
-        token: `(R or 1, T or 1)`, 0 for the tokens to weaken and 1 for the others, or between the two.
-        feature: `(R or 1, H or 1)`, the same for the features.
-        hidden: `(R, T, H)`, or with a packing `(1, N, H)`.
-
-    Example:
-        >>> weaken(torch.tensor([[1.0, 0.0]]), torch.tensor([[0.0, 1.0, 1.0]]), torch.ones(1, 2, 3))
-        tensor([[[0.5000, 1.0000, 1.0000],
-                 [0.0000, 0.5000, 0.5000]]])
-    """
-    token, feature = token.unsqueeze(-1) / 2, feature.unsqueeze(-2) / 2
+    token, feature = _halves(token, feature)  # (R or 1, T or 1, 1) and (R or 1, 1, H or 1)
     if packing is not None:
         token = packing.pack(token.expand(*packing.shape, 1))
         feature = feature.expand(packing.shape[0], -1, -1)[packing.rows].transpose(0, 1)
@@ -105,7 +124,7 @@ def weaken(
 
 def _weakened(*states: Any) -> torch.Tensor:
     # The factors are as large as the layer's output. They are computed again in the backward pass, and not kept.
-    return cast(torch.Tensor, checkpoint(weaken, *states, use_reentrant=False, preserve_rng_state=False))
+    return cast(torch.Tensor, checkpoint(_multiply, *states, use_reentrant=False, preserve_rng_state=False))
 
 
 def _add(noise: torch.Tensor, hidden: torch.Tensor, packing: Packing | None) -> torch.Tensor:
@@ -217,8 +236,7 @@ class L2PCSRForContrastiveLearning(ForContrastiveLearning):
         """Return the masks for the views: zeros and ones (eq. 1), or the learned values for other weakenings."""
         if self.config.weakening != "binary":
             return learned
-        threshold = self.config.threshold
-        return {name: (probability >= threshold).to(probability.dtype) for name, probability in learned.items()}
+        return {name: _bits(probability, self.config.threshold) for name, probability in learned.items()}
 
     def _ascended(
         self, learned: dict[str, torch.Tensor], gradients: dict[str, torch.Tensor]

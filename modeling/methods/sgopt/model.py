@@ -29,7 +29,7 @@ from ...contrastive.packing import packed
 from ...contrastive.sentence_encoder import SentenceEncoderModel, new_encoder
 from ...contrastive.training_model import ForContrastiveLearning
 from ...objectives import parameter_distance, self_guided
-from ...serving.pooling_csezoo import pool
+from ...pooling import pool
 from .configuration import SGOPTConfig
 
 

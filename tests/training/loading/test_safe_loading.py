@@ -11,7 +11,7 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Dense, Pooling, Transformer
 
 from csezoo.modeling.contrastive.published import load_published
-from csezoo.modeling.serving.pooling_csezoo import pool
+from csezoo.modeling.pooling import pool
 from csezoo.training.data.translation import translator
 from csezoo.training.errors import UserError
 from csezoo.training.evaluation.encoders import load_encoder, model_receipt
@@ -72,6 +72,7 @@ def test_a_hub_repository_with_a_pickle_alone_is_refused_without_asking_a_conver
     hub.commit("zoo/pickled", "initial commit", {file.name: file.read_bytes() for file in base.iterdir()})
     code = f"""
 from csezoo.training.errors import UserError
+from csezoo.modeling.pooling import pool
 from csezoo.training.data.translation import translator
 from csezoo.training.evaluation.encoders import load_encoder, model_receipt
 from csezoo.training.loading.backbones import load_backbone
