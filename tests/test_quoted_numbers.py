@@ -131,13 +131,14 @@ def memory_over_time():
 
 
 def runs():
-    summaries = [(run.parent.name, f"../model_cards/{run.parent.name}", run) for run in CARDS.glob("*/results.json")]
-    rows = [(name, link, read(run)["summary"]) for name, link, run in summaries]
-    rows += [
-        (row["name"], "stand-in/similar-lengths.json", row["summary"]) for row in stand_in("similar-lengths")["rows"]
-    ]
-    for name, link, summary in rows:
-        scores = {entry["task"]: f"{entry['mean']:.2f} ± {entry['sd']:.2f}" for entry in summary}
+    made = [(run.parent.name, f"../model_cards/{run.parent.name}", read(run)) for run in CARDS.glob("*/results.json")]
+    made += [(row["name"], "stand-in/similar-lengths.json", row) for row in stand_in("similar-lengths")["rows"]]
+    for name, link, run in made:
+        if "summary" in run:
+            scores = {entry["task"]: f"{entry['mean']:.2f} ± {entry['sd']:.2f}" for entry in run["summary"]}
+        else:  # a run of one seed
+            scores = {result["task"]: f"{result['value']:.2f}" for result in run["results"]}
+            scores[AVERAGE] = f"{average(run['results']):.2f}"
         yield f"| [`{name}`]({link}) | {scores[DEV_TASK]} | {scores[AVERAGE]} |"
 
 
@@ -222,6 +223,15 @@ def methods_on_sentences_alone():
         yield f"| {run['method']} | {dev:.2f} | {mean(tests):.2f} | {interval} |"
 
 
+def soups_beside_triplets():
+    runs: dict[str, list[list[float]]] = {}
+    for run in read(DOCS / "all-minilm-l6-soups.json"):
+        dev, sick_dev, *tests = [result["value"] for result in run["results"]]
+        runs.setdefault(run["method"], []).append([dev, sick_dev, mean(tests)])
+    for method, scores in runs.items():
+        yield f"| {method} | {' | '.join(map(spread, zip(*scores, strict=True)))} | {len(scores)} |"
+
+
 def transfer_of_adapters():
     for model in read(DOCS / "all-minilm-l6-transfer.json"):
         values = [result["value"] for result in model["results"]]
@@ -294,7 +304,13 @@ QUOTES = {
         memory_over_time,
     ],
     "results": [runs, untrained_encoders, short_vectors, papers_tables, learning_rates, methods_on_one_base]
-    + [methods_on_a_public_encoder, methods_on_sentences_alone, transfer_of_adapters, explanations_that_were_tried]
+    + [
+        methods_on_a_public_encoder,
+        methods_on_sentences_alone,
+        soups_beside_triplets,
+        transfer_of_adapters,
+        explanations_that_were_tried,
+    ]
     + [the_recipe_of_the_zoo, baselines],
     "adapt": [domains],
 }
