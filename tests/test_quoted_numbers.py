@@ -224,12 +224,11 @@ def methods_on_sentences_alone():
 
 
 def soups_beside_triplets():
-    runs: dict[str, list[list[float]]] = {}
+    scores: dict[str, list[tuple[float, float]]] = {}
     for run in read(DOCS / "all-minilm-l6-soups.json"):
-        dev, sick_dev, *tests = [result["value"] for result in run["results"]]
-        runs.setdefault(run["method"], []).append([dev, sick_dev, mean(tests)])
-    for method, scores in runs.items():
-        yield f"| {method} | {' | '.join(map(spread, zip(*scores, strict=True)))} | {len(scores)} |"
+        scores.setdefault(run["run"], []).append((run["results"][0]["value"], average(run["results"])))
+    for name, made in scores.items():
+        yield f"| {name} | {' | '.join(map(spread, zip(*made, strict=True)))} | {len(made)} |"
 
 
 def transfer_of_adapters():
