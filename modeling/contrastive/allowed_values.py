@@ -69,6 +69,6 @@ def check_named_prompts(prompts: object, default: str | None) -> None:
             raise ValueError(
                 f"named_prompts: {name!r:.60} is {text!r:.60}, which depends on a task; give it filled in"
             )
-    if default is not None and default not in prompts:
+    if default is not None and default not in list(prompts):  # a list has no hash
         known = ", ".join(prompts) or "there are none"
         raise ValueError(f"default_prompt_name: {default!r:.60} is none of named_prompts: {known}")

@@ -123,8 +123,9 @@ def served_encoder(name: str, revision: str | None = None) -> ServedEncoder | No
         if (kind := module["type"].rpartition(".")[2]) != "Dropout":  # it only acts in training
             kinds.append(kind)
             folders.append(module["path"])
-    if kinds[0] != "Transformer":
-        raise _refused(name, f"its {kinds[0]} cannot be taken over ({OTHER_MODULES.get(kinds[0], 'unknown here')})")
+    if kinds[:1] != ["Transformer"]:
+        found = kinds[0] if kinds else "Dropout"
+        raise _refused(name, f"its {found} cannot be taken over ({OTHER_MODULES.get(found, 'unknown here')})")
     if folders[0]:
         raise _refused(name, f"its encoder is in the folder {folders[0]}; load and save it with sentence-transformers")
     pooling = None
@@ -153,7 +154,7 @@ def served_encoder(name: str, revision: str | None = None) -> ServedEncoder | No
         "similarity": settings.get("similarity_fn_name") or "cosine",
         "truncate_dim": settings.get("truncate_dim"),
     }
-    if keys["similarity"] not in SIMILARITIES:
+    if keys["similarity"] not in list(SIMILARITIES):  # a list has no hash; so it is compared, here and below
         raise _refused(name, f"its similarity {quoted(keys['similarity'])} is none of {', '.join(SIMILARITIES)}")
     cut = keys["truncate_dim"]
     if cut is not None and not (isinstance(cut, int) and cut >= 1):
@@ -183,8 +184,8 @@ def _layer(name: str, kind: str, folder: str, config: dict[str, Any], size: int)
         raise _refused(name, f"its {kind} cannot be taken over ({OTHER_MODULES.get(kind, 'unknown here')})")
     if kind == "Normalize":
         return {"type": kind}
-    of_words = (config.get(key, "sentence_embedding") for key in ("module_input_name", "module_output_name"))
-    if set(of_words) != {"sentence_embedding"}:
+    of_words = [config.get(key, "sentence_embedding") for key in ("module_input_name", "module_output_name")]
+    if of_words != ["sentence_embedding"] * 2:
         raise _refused(name, f"its {kind} in {folder} maps other things than sentence embeddings")
     if kind == "LayerNorm":
         if config.get("dimension") != size:
@@ -195,7 +196,7 @@ def _layer(name: str, kind: str, folder: str, config: dict[str, Any], size: int)
         raise _refused(name, f"{folder} is for {quoted(described['in_features'])} dimensions, it gets {size}")
     if not (isinstance(described["out_features"], int) and described["out_features"] > 0):
         raise _refused(name, f"{folder} makes {quoted(described['out_features'])} dimensions")
-    if described["activation_function"] not in ACTIVATIONS:
+    if described["activation_function"] not in list(ACTIVATIONS):
         known = ", ".join(activation.rpartition(".")[2] for activation in ACTIVATIONS)
         raise _refused(name, f"the activation of {folder}, {quoted(described['activation_function'])}, is not {known}")
     return {"type": kind, **described, "bias": described["bias"] is not False}
