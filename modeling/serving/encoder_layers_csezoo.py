@@ -57,9 +57,13 @@ def projections_of(layer: nn.Module, *endings: tuple[str, ...]) -> list[tuple[st
     return [(name, linear) for name, linear in named if name.endswith(sum(endings, ()))]
 
 
-def takes_cache(backbone: PreTrainedModel) -> bool:
-    """Return whether a forward pass can be given the keys and values of earlier tokens."""
-    return "past_key_values" in inspect.signature(backbone.forward).parameters
+def cache_argument(backbone: nn.Module) -> str | None:
+    """Return by which name a forward pass takes the keys and values of earlier tokens; None if it takes none.
+
+    transformers 5.24 has renamed the argument.
+    """
+    names = inspect.signature(backbone.forward).parameters
+    return next((name for name in ("cache", "past_key_values") if name in names), None)
 
 
 def key_shape(config: PretrainedConfig) -> tuple[int, int]:

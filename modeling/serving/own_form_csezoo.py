@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from .configuration_csezoo import OWN_FORM, CsezooConfig
-from .encoder_layers_csezoo import Adapter, PrefixCache, key_shape, run_with_slots, takes_cache
+from .encoder_layers_csezoo import Adapter, PrefixCache, cache_argument, key_shape, run_with_slots
 from .encoding_csezoo import EncodesTexts  # noqa: F401 (transformers 4 copies only the files imported here)
 from .fingerprint_csezoo import FINGERPRINT_NAME  # noqa: F401
 from .modeling_csezoo import CODE, CsezooModel
@@ -243,11 +243,11 @@ class CsezooOwnFormModel(CsezooModel):
         rows = len(mask)
         mask = torch.cat([mask.new_ones(rows, slots), mask], dim=1)
         prefixes = self.prefixes.unsqueeze(2).expand(-1, -1, rows, -1, -1, -1)  # (M, 2, rows, heads, 2l, size)
-        if takes_cache(self.backbone):
+        if name := cache_argument(self.backbone):
             cache = PrefixCache(slots)  # a new one, because each forward appends to it
             for layer, (keys, values) in enumerate(prefixes):
                 cache.update(keys, values, layer)
-            return super().run_backbone(mask, past_key_values=cache, **inputs)
+            return super().run_backbone(mask, **{name: cache}, **inputs)
         run, padding = partial(super().run_backbone, mask), self.config.backbone_config.pad_token_id
         return run_with_slots(run, self.backbone, prefixes, padding, **inputs)[0]
 

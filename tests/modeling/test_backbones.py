@@ -126,7 +126,7 @@ def test_a_prefix_in_slots_gives_the_vectors_of_a_prefix_in_a_cache(monkeypatch)
     for views in (None, torch.tensor([0, 1, 0, 1])):
         cached = model.encode_tokens(**rows, views=views)[1]
         with monkeypatch.context() as patch:
-            patch.setattr(model, "cached", False)
+            patch.setattr(model, "cache_argument", None)
             torch.testing.assert_close(model.encode_tokens(**rows, views=views)[1], cached, atol=1e-12, rtol=0)
 
 

@@ -8,6 +8,7 @@ import torch
 from transformers import AutoModel, AutoModelForPreTraining, DynamicCache
 
 from csezoo.modeling.contrastive.natural_language_inference import nli_loss
+from csezoo.modeling.serving.encoder_layers_csezoo import cache_argument
 from csezoo.training.errors import UserError
 from csezoo.training.loop.building import build
 from csezoo.training.recipes import make_recipe
@@ -52,7 +53,8 @@ def under_slots(model, slots, **inputs):
     inputs.setdefault("position_ids", first + torch.arange(tokens).expand(rows, -1))
     seen = torch.ones(rows, len(slots), dtype=torch.long)
     mask = torch.cat([seen, inputs.pop("attention_mask")], dim=1)
-    return model.model.backbone(**inputs, attention_mask=mask, past_key_values=cache).last_hidden_state
+    past = {cache_argument(model.model.backbone): cache}
+    return model.model.backbone(**inputs, attention_mask=mask, **past).last_hidden_state
 
 
 def slots_of(view):

@@ -24,7 +24,7 @@ from transformers import PreTrainedModel
 from csezoo.modeling.contrastive.packing import packed
 from csezoo.modeling.contrastive.pretrained import SentenceEncoderPreTrainedModel
 from csezoo.modeling.contrastive.training_model import ForContrastiveLearning
-from csezoo.modeling.serving.encoder_layers_csezoo import PrefixCache
+from csezoo.modeling.serving.encoder_layers_csezoo import PrefixCache, cache_argument
 
 from ..environment import peak_device_bytes, peak_rss_bytes
 from ..loop.building import build, choose_layout
@@ -60,7 +60,8 @@ class EncoderPass:
             cache = PrefixCache(self.positions)
             for layer, prefix in enumerate(self.prefixes):
                 cache.update(*prefix, layer)
-            hidden = self.encoder(**self.inputs, **({"past_key_values": cache} if self.prefixes else {}))[0]
+            past = {cast(str, cache_argument(self.encoder)): cache} if self.prefixes else {}
+            hidden = self.encoder(**self.inputs, **past)[0]
         if self.needs == "nothing":
             return lambda: None
         if packing and packing.pooled_places is not None:
@@ -103,7 +104,7 @@ def record_passes(model: nn.Module, run: Callable[[], object]) -> list[EncoderPa
 
     def record(encoder: nn.Module, arguments: tuple, inputs: dict[str, Any]) -> None:
         inputs = dict(inputs)
-        cache = inputs.pop("past_key_values", None)
+        cache = inputs.pop(cache_argument(encoder) or "", None)
         layers = [] if cache is None else [(layer.keys, layer.values) for layer in cache.layers]
         prefixes = [tuple(tensor.detach().requires_grad_() for tensor in layer) for layer in layers]
         positions = 0 if cache is None else cache.get_seq_length()

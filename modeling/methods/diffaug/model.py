@@ -46,10 +46,10 @@ from ...contrastive.training_model import ForContrastiveLearning
 from ...contrastive.view_adapters import OUTPUT, ViewAdapters, projections
 from ...serving.encoder_layers_csezoo import (
     PrefixCache,
+    cache_argument,
     key_shape,
     keys_and_values,
     run_with_slots,
-    takes_cache,
 )
 from ...serving.pooling_csezoo import BackboneOutput
 from .configuration import DiffAugConfig
@@ -77,8 +77,8 @@ class DiffAugModel(SentenceEncoderModel):
                 self.backbone, config.views_module, config.bottleneck, sets, config.lora_scale
             )
         elif config.prefix_positions:
-            self.cached = takes_cache(self.backbone)
-            if not self.cached:
+            self.cache_argument = cache_argument(self.backbone)
+            if not self.cache_argument:
                 keys_and_values(self.backbone)  # refuses a backbone that has none
             heads, size = key_shape(backbone)
             shape = (config.num_hidden_layers, 2, heads, config.prefix_positions, size)
@@ -112,7 +112,7 @@ class DiffAugModel(SentenceEncoderModel):
         The prefixes, or the modules, of a row are those of its view. An encoder that cannot read packed tokens would
         need them for its parts.
         """
-        slots = self.config.prefix_positions > 0 and not self.cached
+        slots = self.config.prefix_positions > 0 and not self.cache_argument
         return slots or not can_pack(self.backbone)
 
     @property
@@ -156,7 +156,7 @@ class DiffAugModel(SentenceEncoderModel):
         place = 2 if order is None else 3  # of the rows
         if views is None:
             prefixes = prefixes.unsqueeze(place)
-        elif self.cached and not self.causal:
+        elif self.cache_argument and not self.causal:
             # A row does not see the prefix of the other view, so it is left out.
             chosen = views if order is None else views.expand(len(order))[order]
             prefixes = prefixes.unflatten(3, (2, -1)).movedim(3, place).index_select(place, chosen)
@@ -175,10 +175,10 @@ class DiffAugModel(SentenceEncoderModel):
         mask = torch.cat([seen, mask], dim=1)
         # A new one, because each forward appends to it.
         cache = PrefixCache(config.prefix_positions) if cache is None else cache
-        if self.cached:
+        if self.cache_argument:
             for layer, (keys, values) in enumerate(prefixes):
                 cache.update(keys, values, layer)
-            return super().run_backbone(mask, packing, past_key_values=cache, **inputs)
+            return super().run_backbone(mask, packing, **{self.cache_argument: cache}, **inputs)
         run, padding = partial(super().run_backbone, mask), config.backbone_config.pad_token_id
         outputs, written = run_with_slots(run, self.backbone, prefixes, padding, **inputs)
         for layer, (keys, values) in enumerate(zip(*written, strict=True)):

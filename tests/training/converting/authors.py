@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 from transformers import BertModel, DynamicCache, RobertaModel
 
+from csezoo.modeling.serving.encoder_layers_csezoo import cache_argument
 from csezoo.training.files import write_json
 from tests.conftest import tiny_config, tiny_tokenizer
 
@@ -222,4 +223,5 @@ def with_prefixes(encoder, state: dict[str, torch.Tensor], ids: torch.Tensor, ma
     else:
         positions = (mask.cumsum(1) + 16) * mask + config.pad_token_id
     attended = torch.cat([mask.new_ones(len(ids), 16), mask], dim=1)
-    return encoder(input_ids=ids, attention_mask=attended, position_ids=positions, past_key_values=cache)
+    past = {cache_argument(encoder): cache}
+    return encoder(input_ids=ids, attention_mask=attended, position_ids=positions, **past)
