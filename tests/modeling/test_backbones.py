@@ -10,7 +10,12 @@ from csezoo.modeling.contrastive.perturbations import perturbed
 from csezoo.modeling.contrastive.view_adapters import projections
 from csezoo.modeling.methods.diffaug.model import DiffAugModel
 from csezoo.modeling.methods.simcse.model import SimCSEModel
-from csezoo.modeling.serving.encoder_layers_csezoo import hidden_layers, keys_and_values, prefixes_in_slots
+from csezoo.modeling.serving.encoder_layers_csezoo import (
+    cache_argument,
+    hidden_layers,
+    keys_and_values,
+    prefixes_in_slots,
+)
 from csezoo.modeling.serving.modeling_csezoo import is_causal
 from tests.families import CAUSAL_FAMILIES, FAMILIES, SIZES, family_config, save_family
 from tests.family_table import METHODS, check_cell, check_remote_code
@@ -114,6 +119,12 @@ def test_a_layer_that_runs_several_times_is_perturbed_in_its_own_way_each_time(p
         states = backbone(input_ids=torch.tensor([[5, 6, 7]]), output_hidden_states=True).hidden_states
     assert means[:perturbed_outputs] == values and len(means) == 4 and not {*means[perturbed_outputs:]} & {*values}
     assert [state.mean().item() for state in states] == means, "pooling over layers reads what was perturbed"
+
+
+def test_an_encoder_that_takes_a_cache_is_known_by_either_name_of_it():
+    bert, modernbert = (AutoModel.from_config(family_config(family)) for family in ("BERT", "ModernBERT"))
+    assert cache_argument(bert) in ("cache", "past_key_values")  # since transformers 5.24, and before
+    assert cache_argument(modernbert) is None
 
 
 def test_a_prefix_in_slots_gives_the_vectors_of_a_prefix_in_a_cache(monkeypatch):
