@@ -217,10 +217,14 @@ def methods_on_a_public_encoder():
 
 
 def methods_on_sentences_alone():
+    of_method: dict[str, list[dict]] = {}
     for run in read(DOCS / "all-minilm-l6-alone.json"):
-        (dev, *tests), gain = [result["value"] for result in run["results"]], run["gain"]
-        interval = f"{gain['difference']:+.2f} ({gain['low']:+.2f} to {gain['high']:+.2f})"
-        yield f"| {run['method']} | {dev:.2f} | {mean(tests):.2f} | {interval} |"
+        of_method.setdefault(run["method"], []).append(run)
+    for method, runs in of_method.items():
+        scores = zip(*((run["results"][0]["value"], average(run["results"])) for run in runs), strict=True)
+        first = runs[0]["gain"]
+        interval = f"{first['difference']:+.2f} ({first['low']:+.2f} to {first['high']:+.2f})"
+        yield f"| {method} | {' | '.join(map(spread, scores))} | {len(runs)} | {interval} |"
 
 
 def soups_beside_triplets():
