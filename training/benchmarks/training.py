@@ -44,6 +44,7 @@ class EncoderPass:
     inputs: dict[str, Any]  # the arguments of the call
     # keys and values `(2, rows, heads, l, H / heads)` of each layer, if the call had any
     prefixes: list[tuple[torch.Tensor, torch.Tensor]]
+    takes_prefixes_as: str  # the argument for them, "" if the encoder has none
     positions: int  # of the prefixes, before that of the first token
     # `parameters`: a backward pass to the weights; `masks`: one that ends at the output of the embedding layer and
     # computes no gradient of a weight; `nothing`: no backward pass
@@ -60,8 +61,7 @@ class EncoderPass:
             cache = PrefixCache(self.positions)
             for layer, prefix in enumerate(self.prefixes):
                 cache.update(*prefix, layer)
-            past = {cast(str, cache_argument(self.encoder)): cache} if self.prefixes else {}
-            hidden = self.encoder(**self.inputs, **past)[0]
+            hidden = self.encoder(**self.inputs, **({self.takes_prefixes_as: cache} if self.prefixes else {}))[0]
         if self.needs == "nothing":
             return lambda: None
         if packing and packing.pooled_places is not None:
@@ -103,13 +103,13 @@ def record_passes(model: nn.Module, run: Callable[[], object]) -> list[EncoderPa
     passes: list[EncoderPass] = []
 
     def record(encoder: nn.Module, arguments: tuple, inputs: dict[str, Any]) -> None:
-        inputs = dict(inputs)
-        cache = inputs.pop(cache_argument(encoder) or "", None)
+        inputs, name = dict(inputs), cache_argument(encoder) or ""
+        cache = inputs.pop(name, None)
         layers = [] if cache is None else [(layer.keys, layer.values) for layer in cache.layers]
         prefixes = [tuple(tensor.detach().requires_grad_() for tensor in layer) for layer in layers]
         positions = 0 if cache is None else cache.get_seq_length()
         needs = "parameters" if torch.is_grad_enabled() else "nothing"
-        passes.append(EncoderPass(encoder, inputs, prefixes, positions, needs))
+        passes.append(EncoderPass(encoder, inputs, prefixes, name, positions, needs))
 
     handles = [encoder.register_forward_pre_hook(record, with_kwargs=True) for encoder in encoders(model)]
     try:
