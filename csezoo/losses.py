@@ -7,7 +7,7 @@ from csezoo.training.trainers.losses import (
     PrdSimCSELoss,
     SGOPTLoss,
     SimCSELoss,
-    ZooLoss,
 )
+from csezoo.training.trainers.zoo_loss import ZooLoss
 
 __all__ = ["DiffAugLoss", "DiffCSELoss", "L2PCSRLoss", "PrdSimCSELoss", "SGOPTLoss", "SimCSELoss", "ZooLoss"]

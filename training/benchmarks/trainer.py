@@ -105,7 +105,7 @@ def prepare_losses(recipe: Recipe, steps: int, directory: str, precision: str) -
     from sentence_transformers import SentenceTransformerTrainer
 
     from ..trainers.binding import REFUSED
-    from ..trainers.losses import ZooLoss
+    from ..trainers.zoo_loss import ZooLoss
 
     keys = {key: value for key, value in recipe.model.items() if key not in REFUSED}
     loss = ZooLoss(model, recipe.method, generator=recipe.generator, **keys)

@@ -15,7 +15,7 @@ from ..errors import UserError
 from .for_training import Trained
 
 if TYPE_CHECKING:
-    from .losses import ZooLoss  # sentence-transformers is optional
+    from .zoo_loss import ZooLoss  # sentence-transformers is optional
 
 
 class TrainingCallback(TrainerCallback):
