@@ -53,6 +53,7 @@ def test_the_limit_of_the_devices_is_that_of_the_backend():
 from torch.distributed.constants import default_pg_timeout
 backend = dist.group.WORLD._get_backend(torch.device("cpu"))
 assert backend.options._timeout == default_pg_timeout
+hosts.wait_for_all()  # the main process, which the other reads from as it joins, stays until then
 """
     run_two("-c", BEGIN.partition("rank = ")[0] + "state = join_processes()" + code)
 
