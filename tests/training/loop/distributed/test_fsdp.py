@@ -10,7 +10,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy
 from csezoo.training.errors import UserError
 from csezoo.training.loop.distributed.fsdp import fsdp_plugin
 from tests.methods import RUNS, exact, run_keys
-from tests.training.runs import finish, same_but_for_rounding, same_run, sharded, train, values
+from tests.training.runs import FEW_MASKS, finish, same_but_for_rounding, same_run, sharded, train, values
 
 ROOT = Path(__file__).parents[4]
 
@@ -23,15 +23,12 @@ def test_shards_train_like_one_process_and_resume(
     """With a smaller batch in the middle of the run, and the last model as the best.
 
     Weights are compared after the smaller batch, losses to the end: batch norms make rounding grow with each update.
-    L2P-CSR's masks jump where rounding decides a gradient's sign. Before DiffCSE's batch norm that is often the case,
-    so their combination has another projection. With PrdSimCSE's three views it is too: theirs has another
-    temperature. ESimCSE begins with equal similarities (its first loss is the logarithm of 25). Its gradient is a
-    small difference of nearly equal vectors, and rounding is a large part of it.
+    ESimCSE begins with equal similarities (its first loss is the logarithm of 25). Its gradient is a small difference
+    of nearly equal vectors, and rounding is a large part of it.
     """
     changes = {**run_keys(name, bases["bert"], triplets), **exact(name)}
     changes |= {"batch_size": 25, "adam_epsilon": 1e-3}
-    changes |= {"projection": "tanh"} if name == "l2pcsr+diffcse" else {}
-    changes |= {"temperature": 1.0} if name == "prdsimcse+l2pcsr" else {}
+    changes |= FEW_MASKS if "l2pcsr" in name else {}
     changes |= {} if "prdsimcse" in name or name == "isbert" else pairs  # these read one sentence
     one = values(base_without_dropout, train_file, dev_file, tmp_path / "one", **changes)
     two = {**one, "output_dir": str(tmp_path / "two")}

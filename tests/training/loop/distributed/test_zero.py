@@ -14,7 +14,7 @@ from csezoo.training.files import read_json
 from csezoo.training.loop.runs import run_recipe
 from csezoo.training.recipes import make_recipe
 from tests.methods import SIMCSE_FIRST, exact, run_keys
-from tests.training.runs import LAUNCH_TWO, finish, lines, same_run, start, values
+from tests.training.runs import FEW_MASKS, LAUNCH_TWO, finish, lines, same_run, start, values
 
 ROOT = Path(__file__).parents[4]
 LAUNCH = ("accelerate", "launch", "--config_file", str(ROOT / "examples/launch/deepspeed.yaml"))
@@ -68,6 +68,7 @@ def test_zero_trains_like_one_process_and_resumes(
     """
     changes = {**run_keys(name, bases["bert"], triplets), **exact(name)}
     changes |= {"batch_size": 25, "adam_epsilon": 1e-3}
+    changes |= FEW_MASKS if name == "l2pcsr" else {}
     if name == "simcse":
         changes |= {"gradient_accumulation_steps": 2, "temperature": 0.001}
         changes |= {"max_grad_norm": 0.1}  # gradients of a norm of 0.4
