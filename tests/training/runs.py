@@ -114,6 +114,11 @@ def same_but_for_rounding(one, other, step, *, near=2e-5, rtol=1e-4, logged=1e-3
         assert left == pytest.approx(right, rel=logged)
 
 
+# The largest learning rate and decay that are allowed: every update makes the weights 9,999 times as large.
+DIVERGING = {"learning_rate": 100.0, "weight_decay": 100.0, "max_grad_norm": 0.0, "lr_scheduler": "constant"}
+DIVERGING |= {"max_steps": 12, "eval_steps": 12, "log_steps": 12}
+
+
 def newest(run):
     return run / "checkpoints" / "step-00000006"
 

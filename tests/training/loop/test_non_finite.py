@@ -15,11 +15,7 @@ from csezoo.training.loop.runs import run_recipe
 from csezoo.training.recipes import make_recipe
 from tests.conftest import SENTENCES, tiny_config
 from tests.refusals import refusal
-from tests.training.runs import lines, train, values
-
-# The largest learning rate and decay that are allowed: every update makes the weights 9,999 times as large.
-DIVERGING = {"learning_rate": 100.0, "weight_decay": 100.0, "max_grad_norm": 0.0, "lr_scheduler": "constant"}
-DIVERGING |= {"max_steps": 12, "eval_steps": 12, "log_steps": 12}
+from tests.training.runs import DIVERGING, lines, train, values
 
 
 def test_the_error_of_a_loss_that_is_not_finite_names_update_and_rows(tiny, bases, tmp_path):

@@ -1,20 +1,28 @@
 """DeepSpeed on two processes: same training as one process, complete checkpoints, resume and errors."""
 
+import re
 import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
-import torch
 from accelerate.utils import is_deepspeed_available
-from safetensors.torch import load_file
 
 from csezoo.training.errors import UserError
 from csezoo.training.files import read_json
 from csezoo.training.loop.runs import run_recipe
 from csezoo.training.recipes import make_recipe
 from tests.methods import SIMCSE_FIRST, exact, run_keys
-from tests.training.runs import FEW_MASKS, LAUNCH_TWO, finish, lines, same_run, start, values
+from tests.training.runs import (
+    DIVERGING,
+    FEW_MASKS,
+    LAUNCH_TWO,
+    finish,
+    same_but_for_rounding,
+    same_run,
+    start,
+    values,
+)
 
 ROOT = Path(__file__).parents[4]
 LAUNCH = ("accelerate", "launch", "--config_file", str(ROOT / "examples/launch/deepspeed.yaml"))
@@ -35,22 +43,6 @@ def zero(monkeypatch):
     return zero
 
 
-def same_numbers(one, two, step, noise=1e-11):
-    """Compare losses, dev scores, weights and optimizer state, up to the order of sums.
-
-    Args:
-        noise: added to each tolerance. The default is the size of a gradient that is zero but for rounding.
-    """
-    for left, right in zip(lines(one), lines(two), strict=True):
-        assert left == pytest.approx(right, rel=1e-3)
-    for name in ("model", "optimizer"):
-        a, b = (load_file(run / f"checkpoints/step-{step:08d}/{name}.safetensors") for run in (one, two))
-        assert a.keys() == b.keys()
-        for key in a:
-            largest = a[key].abs().max().item()
-            torch.testing.assert_close(b[key], a[key], atol=1e-3 * largest + noise, rtol=0, msg=key)
-
-
 def cut(run, step):
     """Remove what a run wrote from an update on."""
     shutil.rmtree(run / f"checkpoints/step-{step:08d}")
@@ -62,16 +54,13 @@ def cut(run, step):
 def test_zero_trains_like_one_process_and_resumes(
     name, base_without_dropout, bases, train_file, pairs, dev_file, triplets, tmp_path, zero
 ):
-    """With a smaller batch in the middle of the run; SimCSE with accumulation and clipping, too.
-
-    A temperature low enough for clipping makes the rounding of the other methods grow from update to update.
-    """
+    """With a smaller batch in the middle of the run; SimCSE with accumulation and clipping, too."""
     changes = {**run_keys(name, bases["bert"], triplets), **exact(name)}
     changes |= {"batch_size": 25, "adam_epsilon": 1e-3}
     changes |= FEW_MASKS if name == "l2pcsr" else {}
     if name == "simcse":
         changes |= {"gradient_accumulation_steps": 2, "temperature": 0.001}
-        changes |= {"max_grad_norm": 0.1}  # gradients of a norm of 0.4
+        changes |= {"max_grad_norm": 0.02}  # of gradients of a norm of 0.05
     changes |= {} if name in ("prdsimcse", "isbert") else pairs  # these read one sentence
     one = values(base_without_dropout, train_file, dev_file, tmp_path / "one", **changes)
     two = {**one, "output_dir": str(tmp_path / "two")}
@@ -79,7 +68,7 @@ def test_zero_trains_like_one_process_and_resumes(
     code, _, err = finish(zero(two))
     assert code == 0, err
     assert "2 process(es) on cpu" in err
-    same_numbers(tmp_path / "one", tmp_path / "two", step=6, noise=1e-11 if name == "simcse" else 2e-5)
+    same_but_for_rounding(tmp_path / "one", tmp_path / "two", step=4, files=("model", "optimizer"))
 
     shutil.copytree(tmp_path / "two", tmp_path / "whole")
     cut(tmp_path / "two", step=6)
@@ -102,7 +91,7 @@ def test_a_run_resumes_under_another_launch(bases, train_file, triplets, dev_fil
             code, _, err = finish(process)
             assert code == 0, err
             assert "2 process(es) on cpu, precision bf16" in err and beginning in err
-        same_numbers(tmp_path / "one", tmp_path / "two", step=4)
+        same_but_for_rounding(tmp_path / "one", tmp_path / "two", step=4, files=("model", "optimizer"))
         results = (read_json(tmp_path / run / "results.json") for run in ("one", "two"))
         assert [result["training"]["precision"] for result in results] == ["bf16", "bf16"]
 
@@ -114,11 +103,10 @@ def test_a_run_resumes_under_another_launch(bases, train_file, triplets, dev_fil
 
 @needs_deepspeed
 def test_a_loss_that_is_not_finite_ends_the_run(tiny, tmp_path, zero):
-    diverging = {"learning_rate": 1e30, "max_grad_norm": 0.0, "lr_scheduler": "constant"}
-    code, _, err = finish(zero(tiny(**diverging)))
+    code, _, err = finish(zero(tiny(**DIVERGING)))
     assert code != 0
-    assert "error: the loss is nan at step 2 (sentences " in err
-    kept = {path.name for path in (tmp_path / "run/non_finite/step-00000002").iterdir()}
+    step = int(re.search(r"error: the loss is nan at step (\d+) \(sentences ", err)[1])
+    kept = {path.name for path in (tmp_path / f"run/non_finite/step-{step:08d}").iterdir()}
     assert kept == {"batch-0.safetensors", "batch-1.safetensors", "report.json"}
 
 
