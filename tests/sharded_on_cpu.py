@@ -32,17 +32,11 @@ def train_and_resume(arguments: list[str], whole: str) -> None:
         shutil.rmtree(max((run / "checkpoints").iterdir()))
         (run / "results.json").unlink()
     wait_for_all()
-    as_on_gpus()  # accelerate has noted FSDP there, with which it does not begin again
     run_recipe(recipe)
 
 
-def as_on_gpus() -> None:
-    PartialState._shared_state["distributed_type"] = DistributedType.DEEPSPEED if ZERO else DistributedType.MULTI_GPU
-
-
 if __name__ == "__main__":
-    PartialState(cpu=True)
-    as_on_gpus()
+    PartialState(cpu=True).distributed_type = DistributedType.DEEPSPEED if ZERO else DistributedType.MULTI_GPU
     if "WHOLE" in os.environ:
         train_and_resume(sys.argv[1:], os.environ["WHOLE"])
     else:

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from accelerate import Accelerator
-from accelerate.state import AcceleratorState
+from accelerate.state import AcceleratorState, PartialState
 
 from ..environment import device_name, processor, versions
 from ..errors import Terminated, UserError
@@ -49,7 +49,7 @@ from .best_model import BestModel, pairs_to_draw, pairs_to_show
 from .building import build
 from .checkpoints import RECEIPT, newest, read_state, refuse_another_build, step_of
 from .distributed.hosts import wait_for_all
-from .distributed.launch import make_accelerator, on_main, start_tracker
+from .distributed.launch import join_processes, make_accelerator, on_main, start_tracker
 from .run_directories import (
     best_directory,
     claim_seed,
@@ -84,6 +84,7 @@ def run_recipe(recipe: Recipe, *, show: bool = True, another: bool = False) -> d
     """
     output = Path(recipe.output_dir or f"runs/{recipe.name}")
     refuse_inputs(recipe, output)
+    processes = join_processes().distributed_type
     accelerator = make_accelerator(recipe, output)
     recipe, served = on_main(accelerator, partial(follow_base, recipe))
     with report_full_disk(output):
@@ -92,6 +93,8 @@ def run_recipe(recipe: Recipe, *, show: bool = True, another: bool = False) -> d
         for tracker in accelerator.trackers:
             tracker.finish()
         AcceleratorState._reset_state()
+        # accelerate has noted FSDP there, and would not shard the next run.
+        PartialState().distributed_type = processes
     else:
         accelerator.end_training()
     if show and accelerator.is_main_process:
