@@ -91,7 +91,7 @@ def make_accelerator(recipe: Recipe, output: Path) -> Accelerator:
     except ValueError as error:
         raise UserError(f"report_to or mixed_precision: {error}; choose another value") from error
     refuse_missing_processes(accelerator.num_processes)
-    _refuse_ignored(recipe, accelerator)
+    _refuse_unusable(recipe, accelerator)
     level = logging.INFO if accelerator.is_main_process else logging.ERROR
     logging.basicConfig(level=logging.WARNING, format="%(message)s", force=True)
     logging.getLogger("csezoo").setLevel(level)
@@ -110,8 +110,8 @@ def make_accelerator(recipe: Recipe, output: Path) -> Accelerator:
     return accelerator
 
 
-def _refuse_ignored(recipe: Recipe, accelerator: Accelerator) -> None:
-    """Refuse settings of `accelerate launch` and of the recipe that would be recorded and not used."""
+def _refuse_unusable(recipe: Recipe, accelerator: Accelerator) -> None:
+    """Refuse settings of `accelerate launch` and of the recipe that would be recorded and not used, or that fail."""
     if accelerator.device.type == "cpu" and precision_of(accelerator) == "fp16":
         raise UserError("mixed_precision: fp16 needs a GPU, and this run is on the CPU; use bf16, auto or no")
     steps = os.environ.get("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "1")
@@ -119,6 +119,11 @@ def _refuse_ignored(recipe: Recipe, accelerator: Accelerator) -> None:
         raise UserError(
             f"accelerate launch --gradient_accumulation_steps {steps}: the recipe decides; give this option after the "
             "recipe instead"
+        )
+    if accelerator.state.dynamo_plugin.use_regional_compilation:
+        raise UserError(
+            "accelerate launch --dynamo_use_regional_compilation: it fails on a backbone without its pooler; leave "
+            "this option out, and the whole model is compiled"
         )
 
 

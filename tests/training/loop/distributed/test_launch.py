@@ -66,6 +66,14 @@ def test_fp16_on_a_cpu_is_refused(tmp_path, monkeypatch):
         make_accelerator(make_recipe({"report_to": "none"}), tmp_path)
 
 
+def test_regional_compilation_is_refused(tmp_path, monkeypatch):
+    """accelerate rebuilds the model without its attributes that are None."""
+    monkeypatch.setenv("ACCELERATE_DYNAMO_BACKEND", "AOT_EAGER")
+    monkeypatch.setenv("ACCELERATE_DYNAMO_USE_REGIONAL_COMPILATION", "true")
+    with pytest.raises(UserError, match="--dynamo_use_regional_compilation: .* leave this option out"):
+        make_accelerator(make_recipe({"report_to": "none"}), tmp_path)
+
+
 def test_gradient_accumulation_of_the_launcher_must_be_that_of_the_recipe(tmp_path, monkeypatch):
     monkeypatch.setenv("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "4")
     with pytest.raises(UserError, match="steps 4: the recipe decides; give this option after the recipe instead"):
