@@ -33,9 +33,7 @@ def versions() -> dict[str, str]:
     return {name: _version(name) for name in names}
 
 
-@functools.cache
-def _version(name: str) -> str:
-    return importlib.metadata.version(name)  # reads a file
+_version = functools.cache(importlib.metadata.version)  # which reads a file
 
 
 def default_device() -> torch.device:

@@ -11,6 +11,7 @@ from .allowed_values import SIZE, WEIGHT, check_named_prompts, check_prompt, che
 from .keys import declared_keys, default_of, key
 
 POOLING_MODES = ("cls", "mean", "max", "first_last_mean", "embeddings_last_mean", "last2_mean", "last", "wk", "prompt")
+PLAIN_POOLINGS = tuple(mode for mode in POOLING_MODES if mode != "prompt")  # which need no template
 PROJECTIONS = ("none", "tanh", "batchnorm", "gelu", "mlm_transform")
 DENOISING = ("none", "train", "always")
 RANK_LOSSES = ("listnet", "listmle")

@@ -64,14 +64,7 @@ def rearranged(
 
 
 class Packing:
-    """Where the real tokens of a padded batch are. Rows are ordered by length.
-
-    Args:
-        attention_mask: `(R, T)`, 1 for real tokens, on the host; every row has one.
-        pooled: `(R,)`, the position of the only token of each row that the last layer computes, which is a real one;
-            all by default. It is on the device of the encoder.
-        device: of the encoder.
-    """
+    """Where the real tokens of a padded batch are. Rows are ordered by length."""
 
     padding = 0  # tokens of padding that the encoder reads
     shape: torch.Size  # (R, T)
@@ -164,7 +157,13 @@ class Packing:
 
 
 class EqualLengths(Packing):
-    """Attention in groups of rows of equal length, without a mask: many small passes, which a CPU does fast."""
+    """Attention in groups of rows of equal length, without a mask: many small passes, which a CPU does fast.
+
+    Args:
+        attention_mask: `(R, T)`, 1 for real tokens, on the host; every row has one.
+        pooled: `(R,)`, the position of the only token of each row that the last layer computes, which is a real one;
+            all by default. It is on the device of the encoder.
+    """
 
     def __init__(self, attention_mask: torch.Tensor, pooled: torch.Tensor | None = None):
         super().__init__()
@@ -187,6 +186,10 @@ class PaddedAttention(Packing):
     A group has the rows that are longer than half of its longest one, each with `round_length` slots.
 
     The places are computed on the host, and copied without waiting for the device.
+
+    Args:
+        attention_mask, pooled: as of `EqualLengths`.
+        device: of the encoder.
     """
 
     def __init__(self, attention_mask: torch.Tensor, pooled: torch.Tensor | None = None, *, device: torch.device):

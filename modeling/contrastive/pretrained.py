@@ -93,6 +93,10 @@ class SentenceEncoderPreTrainedModel(PreTrainedModel):
         where = {name: kwargs[name] for name in WHERE_FROM if name in kwargs}
         content, _ = PretrainedConfig.get_config_dict(pretrained_model_name_or_path, **where)
         if "csezoo" in content:
+            if output_loading_info:
+                raise ValueError(
+                    "output_loading_info: a published repository fits as a whole, or is refused; leave it out"
+                )
             return cls._from_published(pretrained_model_name_or_path, where, **kwargs)
         if content.get("model_type") and "backbone_config" not in content and "config" not in kwargs:
             name, kind = pretrained_model_name_or_path, cls.config_class.model_type

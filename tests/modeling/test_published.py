@@ -163,6 +163,8 @@ def test_a_training_model_is_saved_as_a_checkpoint_and_its_encoder_as_a_reposito
     training = SimCSEForContrastiveLearning.from_pretrained(published)
     training.save_pretrained(tmp_path / "checkpoint")
     assert files_of(tmp_path / "checkpoint") == {"config.json", "model.safetensors"}
+    with pytest.raises(ValueError, match="output_loading_info: a published repository fits as a whole"):
+        SimCSEForContrastiveLearning.from_pretrained(published, output_loading_info=True)
     again = AutoModelForPreTraining.from_pretrained(tmp_path / "checkpoint")
     assert type(again) is SimCSEForContrastiveLearning
     again.model.tokenizer = training.model.tokenizer

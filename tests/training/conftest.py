@@ -24,6 +24,7 @@ def finished(tmp_path_factory):
     results = {"model": "tiny", "base_model": "/home/me/bert", "neighbours": [{"query": "/a/ sentence"}]}
     write_json(run / "results.json", results)
     recipe = "name: tiny\nmethod: simcse\ntrain_file: /home/me/train.txt\nteachers: [/home/me/teacher]\n"
+    recipe += "named_prompts: {query: '/query '}\n"  # no path
     (run / "recipe.yaml").write_text(recipe, encoding="utf-8")
     return run
 

@@ -13,6 +13,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from ..files import flush
 from ..hub import sha256
+from ..loop.background import host_copies
 from ..recipes import Recipe
 from .training import Updates, matmul_rate, operations
 
@@ -101,7 +102,7 @@ def checkpoint_seconds(updates: Updates) -> tuple[float, float]:
     for number, slots in enumerate(updates.optimizer.optimizer.state.values()):
         tensors |= {f"{number}.{name}": slot for name, slot in slots.items() if isinstance(slot, torch.Tensor)}
     started = time.perf_counter()
-    copies = {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in tensors.items()}
+    copies = host_copies(tensors)
     copied = time.perf_counter()
     with TemporaryDirectory() as directory:
         file = Path(directory) / "state.safetensors"

@@ -33,7 +33,7 @@ def read_rows(path: str) -> list[Row]:
         if "summary" in report:
             cells = {entry["task"]: f"{entry['mean']:.2f} ± {entry['sd']:.2f}" for entry in report["summary"]}
         else:
-            scores = over_seeds([result for result in results if isinstance(result["value"], float)])
+            scores = over_seeds([result for result in results if isinstance(result["value"], int | float)])
             cells = {name: mean_and_deviation(values) for name, values in scores.items()}
             sts = [scores[task][0] for task in STS_TASKS if task in scores]
             if len(sts) > 1:

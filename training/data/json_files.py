@@ -73,10 +73,15 @@ def _values(text: io.TextIOWrapper) -> Iterator[Any]:
         values = json.loads(start) if start else []
     except ValueError:  # not a value in a line
         values = json.loads(start + text.read())
-        if isinstance(values, dict) and all(isinstance(column, list) for column in values.values()):
+    following = (json.loads(line) for line in text if line.strip())
+    if values and isinstance(values, dict) and all(isinstance(column, list) for column in values.values()):
+        second = next(following, None)
+        if second is None:  # columns, and not the first of many rows of lists
             values = [dict(zip(values, row, strict=True)) for row in zip(*values.values(), strict=True)]
+        else:
+            values = [values, second]
     yield from values if isinstance(values, list) else [values]
-    yield from (json.loads(line) for line in text if line.strip())
+    yield from following
 
 
 def _kinds(files: Sequence[str]) -> dict[str, str]:

@@ -57,8 +57,7 @@ def gain(directory: Path, tasks: Sequence[Task], vectors: Any, results: list[dic
         `paired_bootstrap`; empty without a baseline, without tasks, or if a resumed run has other tasks.
     """
     baseline = read_baseline(directory)
-    scored = {result["task"] for result in baseline.get("results", [])}
-    if not results or not {result["task"] for result in results} <= scored:
+    if not results or _scored(results) != _scored(baseline.get("results", [])):
         return {}
     before, now = average(baseline["results"]), average(results)
     judging = tests_only(results)
@@ -74,6 +73,10 @@ def gain(directory: Path, tasks: Sequence[Task], vectors: Any, results: list[dic
         ]
         figures |= paired_bootstrap(similarities)
     return figures
+
+
+def _scored(results: list[dict]) -> set[tuple[str, str | None]]:
+    return {(result["task"], result.get("sha256")) for result in results}
 
 
 def gain_line(gain: dict[str, Any]) -> str:

@@ -15,20 +15,19 @@ from tokenizers import Tokenizer
 from transformers import AutoConfig, AutoModel, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from csezoo.modeling.contrastive.backbones import longest_input
-from csezoo.modeling.contrastive.configuration import POOLING_MODES
+from csezoo.modeling.contrastive.configuration import PLAIN_POOLINGS
 from csezoo.modeling.contrastive.published import load_published, published_class
 from csezoo.modeling.contrastive.sentence_encoder import SentenceEncoderModel
 from csezoo.modeling.contrastive.weight_files import weight_files
-from csezoo.modeling.methods.simcse import SimCSEConfig, SimCSEModel
 from csezoo.modeling.serving.configuration_csezoo import CsezooConfig
 from csezoo.modeling.serving.encoding_csezoo import EncodesTexts
 from csezoo.modeling.serving.modeling_csezoo import CsezooModel
 
 from ..environment import default_device, device_name
-from ..errors import UserError, as_user_error, library_errors, quoted
+from ..errors import UserError, library_errors, quoted
 from ..files import read_json
 from ..hub import is_inside, repository_file
-from ..loading.backbones import PADDING_MOVES, load_backbone, padding_moves, run_once
+from ..loading.backbones import PADDING_MOVES, encoder_around, load_backbone, padding_moves, run_once
 from ..loading.sizes import refuse_oversized
 from ..loading.templates import serving_tokenizer, template_token_ids
 from ..loading.tokenizers import UNKNOWN, load_tokenizer, reading_tokenizer, refuse_missing_embeddings
@@ -41,7 +40,6 @@ ROUTER = "router_config.json"  # of a module of sentence-transformers that has m
 DECISIVE: tuple[str, ...] = ("config.json", "tokenizer.json", "tokenizer_config.json")
 DECISIVE += ("vocab.txt", "vocab.json", "merges.txt")
 DECISIVE += ("modules.json", "sentence_bert_config.json", "config_sentence_transformers.json", ROUTER)
-PLAIN_POOLINGS = tuple(mode for mode in POOLING_MODES if mode != "prompt")  # only the zoo has prompts
 
 
 def load_encoder(
@@ -122,15 +120,10 @@ def plain_encoder(
     backbone = load_backbone(model, dtype=dtype)
     tokenizer = load_tokenizer(model)
     refuse_missing_embeddings(model, tokenizer, backbone.config.vocab_size)
-    with as_user_error():
-        config = SimCSEConfig(backbone_config=backbone.config, pooling=pooling)
-    encoder = SimCSEModel(config).eval()
-    # As it was loaded: casting a model to half precision would round the frequencies of its rotary positions too.
-    encoder.backbone = backbone
-    encoder.backbone.pooler = None
-    longest = longest_input(backbone)
+    encoder = encoder_around(backbone, pooling=pooling)
     with reading_tokenizer(model):
-        return encoder, serving_tokenizer(tokenizer, template_token_ids(tokenizer), max_length=longest)
+        ends = template_token_ids(tokenizer)
+        return encoder, serving_tokenizer(tokenizer, ends, max_length=longest_input(backbone))
 
 
 def _refuse_padding_dependence(model: str, encoder: SentenceEncoderModel, tokenizer: PreTrainedTokenizerBase) -> None:

@@ -64,15 +64,15 @@ class ResultsFile:
     def add(self, results: list[dict], key: dict | None = None) -> list[dict]:
         """Append results. A reader finds the file as it was before or after, never half of it.
 
+        Processes that add results to one file take turns. The hidden file that they lock stays: if one of them deleted
+        it, two others could lock two files.
+
         Args:
             results: of a task.
             key: as for `find`. If another process added results with it meanwhile, those remain the only ones.
 
         Returns:
             The results in the file.
-
-        Processes that add results to one file take turns. The hidden file that they lock stays: if one of them deleted
-        it, two others could lock two files.
 
         Raises:
             UserError: the file cannot be written.

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ..errors import UserError
+from ..recipes.keys import DEV_SUITES
 from .sentence_vectors import Encode
 from .suites import LOADERS, Task, evaluate_tasks
 from .tasks.names import TRANSFER_TASKS
@@ -15,8 +16,6 @@ from .tasks.sts import PairTask, Vectors
 from .tasks.transfer import TransferTask, load_transfer_task
 
 FEWEST_PAIRS = 10  # in a half of the pairs; a correlation of fewer says nothing
-# The suites whose dev scores are averaged, by the name of the choice.
-DEV_SUITES = {"sts-dev": ("sts-dev",), "sts-sickr-dev": ("sts-dev", "sickr-dev"), "transfer-dev": ("transfer",)}
 
 
 @dataclass

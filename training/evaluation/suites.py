@@ -79,14 +79,6 @@ def evaluate(
 
     Raises:
         UserError: a suite is unknown, data is missing or damaged, or the encoder returns one vector for all sentences.
-
-    Example:
-        >>> from csezoo.training.evaluation import evaluate_tasks
-        >>> from csezoo.training.evaluation.tasks.sts import PairTask
-        >>> task = PairTask("toy", [("a", "a"), ("a", "b"), ("a", "ab")], [5, 0, 3], "example")
-        >>> letters = lambda texts: np.array([[text.count("a"), text.count("b")] for text in texts], float)
-        >>> evaluate_tasks(letters, [task])[0]["value"]
-        100.0
     """
     if queries and "retrieval" not in suites:
         raise UserError("queries: only the suite retrieval shows neighbours; add retrieval to --suite")
@@ -121,7 +113,15 @@ def load_suites(suites: Sequence[str], data: str) -> dict[str, list[Task]]:
 
 
 def evaluate_tasks(encode: Encode, tasks: Sequence[Task], *, receipt: dict | None = None) -> list[dict]:
-    """Return the results of each task with their receipts. All distinct sentences are encoded in one call."""
+    """Return the results of each task with their receipts. All distinct sentences are encoded in one call.
+
+    Example:
+        >>> from csezoo.training.evaluation.tasks.sts import PairTask
+        >>> task = PairTask("toy", [("a", "a"), ("a", "b"), ("a", "ab")], [5, 0, 3], "example")
+        >>> letters = lambda texts: np.array([[text.count("a"), text.count("b")] for text in texts], float)
+        >>> evaluate_tasks(letters, [task])[0]["value"]
+        100.0
+    """
     return score(tasks, encode_once(encode, tasks), receipt)
 
 

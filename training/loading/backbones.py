@@ -8,14 +8,16 @@ from typing import Any
 
 import torch
 from transformers import AutoConfig, AutoModel, PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.initialization import no_init_weights
 
 from csezoo.modeling.contrastive.backbones import dropout_fields
 from csezoo.modeling.contrastive.devices import forked_rng
 from csezoo.modeling.contrastive.published import load_published
 from csezoo.modeling.contrastive.sentence_encoder import SentenceEncoderModel
+from csezoo.modeling.methods.simcse import SimCSEConfig, SimCSEModel
 from csezoo.modeling.serving.modeling_csezoo import CsezooModel, is_causal
 
-from ..errors import UserError, library_errors
+from ..errors import UserError, as_user_error, library_errors
 from .sizes import load_pretrained, refuse_oversized_checkpoint
 
 logger = logging.getLogger(__name__)
@@ -63,6 +65,16 @@ def load_backbone(base_model: str, **options: Any) -> PreTrainedModel:
     if is_causal(backbone):
         backbone.config.use_cache = False  # keys and values of a text are not needed again
     return backbone
+
+
+def encoder_around(backbone: PreTrainedModel, **keys: Any) -> SentenceEncoderModel:
+    """Put the pooling that keys of a configuration name on an encoder, which stays as it was loaded."""
+    with as_user_error(), no_init_weights():  # they would need the time and the memory of another model
+        encoder = SimCSEModel(SimCSEConfig(backbone_config=backbone.config, **keys))
+    # Casting a model to half precision would round the frequencies of its rotary positions too.
+    encoder.backbone = backbone
+    encoder.backbone.pooler = None
+    return encoder.eval()
 
 
 def _encoder_of(name: str, form: CsezooModel) -> PreTrainedModel:

@@ -14,7 +14,6 @@ from torch import nn
 from csezoo.modeling.contrastive.allowed_values import check_named_prompts
 from csezoo.modeling.contrastive.backbones import longest_input
 from csezoo.modeling.contrastive.published import load_published
-from csezoo.modeling.methods.simcse import SimCSEConfig, SimCSEModel
 from csezoo.modeling.serving.encoding_csezoo import SIMILARITIES, EncodesTexts
 from csezoo.modeling.serving.modeling_csezoo import SETTINGS_NAME, is_inside
 from csezoo.modeling.serving.pooling_csezoo import ACTIVATIONS, LAYERS, POOLINGS, as_words, size_after
@@ -24,7 +23,7 @@ from ..files import read_json
 from ..hub import repository_file
 from ..recipes import Recipe, file_name, make_recipe
 from ..recipes.reading import as_word
-from .backbones import load_backbone
+from .backbones import encoder_around, load_backbone
 from .templates import serving_tokenizer, template_token_ids
 from .tokenizers import load_tokenizer
 
@@ -206,13 +205,14 @@ def _lengths(
     name: str, encoder: dict[str, Any], tokenizer: dict[str, Any], config: dict[str, Any]
 ) -> dict[str, int | None]:
     """Return the longest text in training and of the served model, in word pieces with special tokens."""
-    lengths = (encoder.get("max_seq_length"), tokenizer.get("model_max_length"), config.get("max_position_embeddings"))
-    given = [length for length in lengths if isinstance(length, int) and length < 10**6]  # a tokenizer's default
-    if not given:
+    positions = config.get("max_position_embeddings")
+    most = positions if isinstance(positions, int) else 10**6  # a tokenizer without a length has a larger number
+    lengths = (encoder.get("max_seq_length"), tokenizer.get("model_max_length"))
+    longest = next((length for length in lengths if isinstance(length, int) and length <= most), None)
+    if longest is None:
         return {}
-    if given[0] < 3:
-        raise _refused(name, f"its longest text, {given[0]} pieces, has no place for a word")
-    longest = given[0] if encoder.get("max_seq_length") else min(given)
+    if longest < 3:
+        raise _refused(name, f"its longest text, {longest} pieces, has no place for a word")
     return {"max_length": longest, "served_length": longest}
 
 
@@ -268,11 +268,9 @@ def load_as_served(name: str, revision: str | None, served: ServedEncoder | None
     of_run = ("max_length", "served_length", "lower_case")
     keys = {key: value for key, value in served.keys.items() if key not in of_run}
     backbone = load_backbone(name, revision=revision or "main", dtype=torch.float32)
-    encoder = SimCSEModel(SimCSEConfig(backbone_config=backbone.config, base_layers=served.layers, **keys))
-    encoder.backbone = backbone
-    encoder.backbone.pooler = None
+    encoder = encoder_around(backbone, base_layers=served.layers, **keys)
     served.load_layers(encoder.base_layers, revision)
     tokenizer = load_tokenizer(name, lower_case=served.keys["lower_case"], revision=revision or "main")
     longest = min(longest_input(backbone), served.keys.get("served_length") or longest_input(backbone))
     encoder.tokenizer = serving_tokenizer(tokenizer, template_token_ids(tokenizer), max_length=longest)
-    return encoder.eval()
+    return encoder

@@ -50,6 +50,8 @@ class BestModel:
         writer: writes the weights while the run trains on.
     """
 
+    COUNTERS: tuple[str, ...] = ("best_step", "best_score", "last_score", "times_lower", "times_not_best")
+
     def __init__(
         self,
         run: Path,
@@ -69,8 +71,6 @@ class BestModel:
         self.times_not_best = 0  # evaluations in a row
         self.weights = BestWeights(run / "best_weights")
         self.soup = Soup(recipe.soup)
-
-    COUNTERS: tuple[str, ...] = ("best_step", "best_score", "last_score", "times_lower", "times_not_best")
 
     def counters(self) -> dict:
         """Return what a checkpoint keeps. The checksums of `best_weights` are known when these have been written."""

@@ -67,12 +67,12 @@ def refuse_equal_views(
     )
 
 
-def refuse_lone_sentence(loss: torch.Tensor, recipe: Recipe, processes: int) -> None:
-    """Refuse batches of one sentence (in all processes) whose first loss is 0: it has no hard negative.
+def refuse_lone_sentence(loss: torch.Tensor, recipe: Recipe) -> None:
+    """Refuse batches of one sentence whose first loss is 0: it has no hard negative.
 
     The others of a batch are its negatives, and without any nothing is learnt.
     """
-    if recipe.batch_size * processes == 1 and loss == 0:
+    if recipe.batch_size == 1 and loss == 0:
         raise UserError("batch_size: 1 leaves a sentence without negatives, and the loss is 0; give 2 or more")
 
 

@@ -55,7 +55,8 @@ class RunData:
         workers = recipe.num_workers
         if workers is None:
             on_device = 1 if recipe.streaming else DEVICE_WORKERS
-            workers = 0 if self.device.type == "cpu" else on_device
+            by_model = recipe.teachers == [BASE_TEACHER]  # it encodes on the device, where a fork cannot
+            workers = 0 if self.device.type == "cpu" or by_model else on_device
         if workers:  # a worker is a fork, which the threads of tokenizers do not survive
             os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
         self.loader = partial(

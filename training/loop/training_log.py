@@ -31,6 +31,8 @@ def seed_name(recipe: Recipe, seed: int) -> str:
 class TrainingLog:
     """Counts the updates, rows and seconds of a run, and logs its losses to `metrics.jsonl` in its directory."""
 
+    COUNTERS: tuple[str, ...] = ("step", "seconds", "rows", "update_seconds", "changed")
+
     def __init__(self, run: Path, accelerator: Accelerator):
         self.accelerator = accelerator
         self.metrics = run / "metrics.jsonl"
@@ -39,8 +41,6 @@ class TrainingLog:
         self.changed: list[str] = []  # what was another when the run was resumed by force
         self.losses: list[dict[str, torch.Tensor]] = []
         self.prefix = f"{run.name}/" if run.name.startswith("seed-") else ""  # all seeds share one tracker
-
-    COUNTERS: tuple[str, ...] = ("step", "seconds", "rows", "update_seconds", "changed")
 
     def counters(self) -> dict:
         return {name: getattr(self, name) for name in self.COUNTERS}

@@ -269,7 +269,7 @@ def train_stage(
         check = partial(refuse_equal_views, run.built, recipe, accelerator) if first else None
         losses, rows = update(wrapped, optimizer, loader, recipe, accelerator, check)
         if first:
-            refuse_lone_sentence(losses["loss"], recipe, accelerator.num_processes)
+            refuse_lone_sentence(losses["loss"], recipe)
         # fp16 skips an update that overflowed and continues. An update that DeepSpeed skips ends the run.
         if accelerator.scaler and optimizer.step_was_skipped:
             losses[GRADIENT_NORM].zero_()

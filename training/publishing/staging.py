@@ -126,12 +126,16 @@ def _public_results(results: str) -> str:
 
 
 def _without_directories(value: Any) -> Any:
-    """Replace absolute paths, which mean nothing on another machine, by the names of the files."""
+    """Replace absolute paths, which mean nothing on another machine, by the names of the files.
+
+    A text such as `/` or `/query ` is none: a path names a directory of the machine.
+    """
     if isinstance(value, dict):
         return {key: _without_directories(item) for key, item in value.items()}
     if isinstance(value, list):
         return [_without_directories(item) for item in value]
-    return Path(value).name if isinstance(value, str) and Path(value).is_absolute() else value
+    is_path = isinstance(value, str) and Path(value).is_absolute() and len(Path(value).parts) > 2
+    return Path(value).name if is_path else value
 
 
 def verify_files(staged: Path) -> str:

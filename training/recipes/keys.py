@@ -19,9 +19,10 @@ POLYNOMIAL_END = 1e-7  # the last learning rate of `polynomial`
 STSB_SENTENCES = "stsb-sentences"
 STS_SENTENCES = "sts-sentences"
 BASE_TEACHER = "base"  # as `teachers`: the base model
-# What chooses the best checkpoint, see `evaluation.selection`.
+# What chooses the best checkpoint: the mean of the dev scores of these suites, or the last one.
+DEV_SUITES = {"sts-dev": ("sts-dev",), "sts-sickr-dev": ("sts-dev", "sickr-dev"), "transfer-dev": ("transfer",)}
 LAST = "last"
-SELECTIONS = ("sts-dev", "sts-sickr-dev", "transfer-dev", LAST)
+SELECTIONS = (*DEV_SUITES, LAST)
 # The recipes whose data and base model are made in the run's directory: with labels, without.
 QUICKSTARTS = ("quickstart", "quickstart-simcse")
 FLOW_STARTS = ("data", "random")

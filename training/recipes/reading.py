@@ -99,12 +99,6 @@ BELONGING = {
 }
 
 
-@cache
-def _zoo_values(path: Path) -> dict[str, Any]:
-    """Return the values of a recipe of the zoo. A table reads each many times."""
-    return read_values(path)
-
-
 class _Loader(yaml.SafeLoader):
     """A loader that refuses a key that is given twice. YAML itself would use the last one."""
 
@@ -129,6 +123,9 @@ def read_values(path: Path) -> dict[str, Any]:
     if wrong := [key for key in values if not isinstance(key, str)]:
         raise UserError(f"{path}: the key {quoted(wrong[0])} is not text; correct it")
     return values
+
+
+_zoo_values = cache(read_values)  # of a recipe of the zoo, which a table reads many times
 
 
 def make_recipe(values: dict[Any, Any]) -> Recipe:

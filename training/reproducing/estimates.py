@@ -77,18 +77,20 @@ def estimate(recipe: Recipe) -> Estimate:
 
 
 def _updates(recipe: Recipe) -> tuple[int | None, int | None]:
-    batch = recipe.batch_size * recipe.gradient_accumulation_steps
-    contrastive = recipe.max_steps
+    """Return the updates on sentences and on labelled pairs, rounded as `plan_stages` does."""
+
+    def of_epochs(rows: int | None, share: float, batch_size: int, epochs: float) -> int | None:
+        batches = rows and math.ceil(rows * share / batch_size)
+        return batches and math.ceil(batches * epochs / recipe.gradient_accumulation_steps)
+
+    contrastive, labelled = recipe.max_steps, recipe.nli_steps
     if contrastive is None:
         rows = _rows(recipe.train_file, recipe.dataset, recipe.dataset_file)
-        if rows is not None:
-            rows = min(rows, recipe.max_train_sentences or rows)
-            contrastive = math.ceil(math.ceil(rows * recipe.train_fraction / batch) * recipe.epochs)
-    labelled: int | None = recipe.nli_steps
+        rows = rows and min(rows, recipe.max_train_sentences or rows)
+        contrastive = of_epochs(rows, recipe.train_fraction, recipe.batch_size, recipe.epochs)
     if recipe.nli_epochs:
         rows = _rows(recipe.nli_file, recipe.nli_dataset, recipe.nli_dataset_file)
-        batches = rows and math.ceil(rows * recipe.nli_fraction / recipe.nli_batch_size)
-        labelled = batches and math.ceil(batches * recipe.nli_epochs / recipe.gradient_accumulation_steps)
+        return contrastive, of_epochs(rows, recipe.nli_fraction, recipe.nli_batch_size, recipe.nli_epochs)
     return contrastive, labelled
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from ..data.texts import stream_lines
 from ..errors import UserError
 from ..evaluation.encoders import load_encoder
-from ..evaluation.selection import DEV_SUITES
+from ..recipes.keys import DEV_SUITES
 from ..reproducing.columns import Column
 from ..reproducing.measuring import read_results
 from ..reproducing.plan import Run

@@ -2,7 +2,7 @@
 
 from random import Random
 
-from ...contrastive.configuration import POOLING_MODES, SentenceEncoderConfig
+from ...contrastive.configuration import PLAIN_POOLINGS, SentenceEncoderConfig
 from ...contrastive.keys import key
 
 VIEWS = ("none", "shuffle", "token_cutoff", "feature_cutoff")
@@ -42,9 +42,9 @@ class ConSERTConfig(SentenceEncoderConfig):
     )
     training_pooling: str | None = key(
         None,
-        "a pooling for training, if it is another one than at test. The release trains with the `mean` of the last "
+        "Pooling in training, if it differs from that at test. The release trains with the `mean` of the last "
         "layer and tests with `last2_mean`; the paper names only the latter. By default it is `pooling`.",
-        tuple(mode for mode in POOLING_MODES if mode != "prompt"),
+        PLAIN_POOLINGS,
     )
     temperature: float = key(0.1, "τ; 0.1 in the paper.")
 

@@ -27,7 +27,7 @@ import torch.nn.functional as F
 from torch import nn
 from transformers import PreTrainedModel
 
-from ...contrastive.distributed import gather_rows, sum_over_processes, world_size
+from ...contrastive.distributed import gather_rows, sum_over_processes
 from ...contrastive.sentence_encoder import SentenceEncoderModel, new_encoder
 from ...contrastive.training_model import ForContrastiveLearning
 from ...objectives import at_least_float32
@@ -80,8 +80,6 @@ def pair_loss(scores: torch.Tensor, same: torch.Tensor, kept: torch.Tensor | Non
         >>> round(pair_loss(scores, same, torch.tensor([True, False])).item(), 4)
         0.6931
     """
-    if kept is None and world_size() == 1:
-        return F.binary_cross_entropy_with_logits(scores, same.to(scores.dtype))
     losses = F.binary_cross_entropy_with_logits(scores, same.to(scores.dtype), reduction="none")
     counted = torch.ones_like(losses) if kept is None else kept.to(losses.dtype)
     return sum_over_processes((losses * counted).sum() / sum_over_processes(counted.sum()))

@@ -28,7 +28,7 @@ import torch.nn.functional as F
 from torch import nn
 from transformers import AutoModelForMaskedLM, PreTrainedModel
 
-from ...contrastive.backbones import embedding_output
+from ...contrastive.backbones import embedding_output, longest_input
 from ...contrastive.distributed import gather_rows, number_of_each
 from ...contrastive.masked_language_modeling import MaskedLMHead, MaskedLMTransform, mask_tokens, masked_lm_loss
 from ...contrastive.mini_batches import in_mini_batches
@@ -261,9 +261,8 @@ class DiffCSEForContrastiveLearning(ForContrastiveLearning):
         if edit == "delete":
             return delete_tokens(input_ids, attention_mask, chosen)
         ids, mask, labels = insert_masks(input_ids, attention_mask, chosen, self.config.mask_token_id)
-        # Truncate rows longer than the positions of a backbone (RoBERTa has two fewer than its config says).
-        positions = min(self.config.max_position_embeddings, self.generator.config.max_position_embeddings)
-        limit = max(input_ids.shape[1], positions - 2 - self.config.prefix_positions)
+        longest = min(longest_input(self.model.backbone), longest_input(self.generator))
+        limit = max(input_ids.shape[1], longest - self.config.prefix_positions)
         ids, mask, labels = ids[:, :limit], mask[:, :limit], labels[:, :limit]
         return self.generate(ids, mask).where(labels.bool(), ids), mask, labels
 

@@ -6,7 +6,16 @@ import os
 import shutil
 
 import pytest
-from transformers import AutoTokenizer, BartConfig, BartModel, BertConfig, BertModel, PreTrainedTokenizerFast
+from transformers import (
+    AutoTokenizer,
+    BartConfig,
+    BartModel,
+    BertConfig,
+    BertModel,
+    LlamaConfig,
+    LlamaModel,
+    PreTrainedTokenizerFast,
+)
 
 from csezoo.training.cli.parser import main
 from tests.conftest import tiny_config, tiny_tokenizer
@@ -57,6 +66,9 @@ def broken(bases, tmp_path_factory):
     model = BertModel(BertConfig(**{**tiny_config("bert").to_dict(), "vocab_size": 20}))
     model.save_pretrained(tmp_path / "few")
     AutoTokenizer.from_pretrained(bases["bert"]).save_pretrained(tmp_path / "few")
+    sizes = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1}
+    LlamaModel(LlamaConfig(vocab_size=300, **sizes)).save_pretrained(tmp_path / "decoder")
+    AutoTokenizer.from_pretrained(bases["bert"]).save_pretrained(tmp_path / "decoder")
     (tmp_path / "sentences.txt").write_text("a cat\na dog\n", encoding="utf-8")
     (tmp_path / "pairs.csv").write_text("sentence1,sentence2,score\na,b,1\nc,d,2\n", encoding="utf-8")
     (tmp_path / "run").mkdir()
@@ -106,6 +118,7 @@ TRAIN = "simcse-bert-base-uncased --eval_data none --report_to none --base_model
             f"evaluate BASE {EVALUATE} nonsense",
             "'nonsense' must be one of cls, mean, max, first_last_mean, embeddings_last_mean, last2_mean, last, wk",
         ),
+        (f"evaluate {{0}}/decoder {EVALUATE} cls", "pooling: "),
         (f"evaluate BASE {EVALUATE} prompt", "'prompt' must be one of cls, mean"),
         (f"evaluate {{0}}/bart {EVALUATE} mean", "(bart) is not a single encoder or decoder"),
         (f"evaluate {{0}}/listed {EVALUATE} mean", "config.json: expected a JSON object, got list"),

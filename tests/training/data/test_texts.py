@@ -75,6 +75,12 @@ def test_columns_become_anchor_positive_and_hard_negative(load, tmp_path, suffix
     assert load(f"train{suffix}", content, text_columns=COLUMNS[:views]) == [row[:views] for row in TRIPLETS]
 
 
+@pytest.mark.parametrize("indent", [None, 1])
+def test_an_object_of_columns_may_stand_in_one_line(load, indent):
+    columns = {"sent0": ["a", "b"], "sent1": ["c", "d"]}
+    assert load("a.json", json.dumps(columns, indent=indent), text_columns=COLUMNS[:2]) == [("a", "c"), ("b", "d")]
+
+
 def test_blank_lines_are_skipped_and_counted(load, caplog):
     with caplog.at_level(logging.INFO, logger="csezoo"):
         assert load("train.txt", "one\n\n  \t \ntwo\n\n") == [("one",), ("two",)]

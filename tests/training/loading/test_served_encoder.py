@@ -9,6 +9,7 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Dense, LayerNorm, Normalize
 from transformers import AutoModel
 
+from csezoo.modeling.contrastive.backbones import longest_input
 from csezoo.training.errors import UserError
 from csezoo.training.files import read_json, write_json
 from csezoo.training.loading.served_encoder import follow_base, load_as_served, served_encoder
@@ -18,6 +19,7 @@ from csezoo.training.publishing.repository import save_repository
 from csezoo.training.recipes import load_recipe, make_recipe
 from tests.conftest import SENTENCES, sentence_transformer
 from tests.interpreters import run_python
+from tests.repositories import edit_json
 from tests.training.runs import command_line, values
 
 TEXTS = [*SENTENCES[:3], "THE OLD CAT", "", "the small cat " * 40]
@@ -108,6 +110,16 @@ def test_training_reads_the_default_prompt_and_the_repository_s_length(bases, tm
     ids, longest = batch["input_ids"][:, 0], 20
     assert built.tokenizer.convert_ids_to_tokens(ids[0])[:4] == ["[CLS]", "the", "old", "cat"]
     assert batch["attention_mask"].sum(-1).max() == longest
+
+
+def test_a_repository_that_names_no_length_is_trained_at_the_recipe_s(bases, tmp_path):
+    """RoBERTa has two positions fewer than its configuration says."""
+    sentence_transformer(bases["roberta"]).save(str(tmp_path / "served"))
+    write_json(tmp_path / "served" / "sentence_bert_config.json", {})
+    edit_json(tmp_path / "served" / "tokenizer_config.json", model_max_length=10**30)
+    assert "max_length" not in served_encoder(str(tmp_path / "served")).keys
+    built = build(recipe_on(tmp_path / "served"))
+    assert built.serving_tokenizer.model_max_length == longest_input(built.model.model.backbone)
 
 
 def test_lower_casing_of_the_repository_is_part_of_the_tokenizer(bases, tmp_path):

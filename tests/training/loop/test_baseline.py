@@ -104,6 +104,18 @@ def test_a_resumed_run_keeps_its_baseline(on_served, tmp_path):
     assert read_json(tmp_path / "run" / "baseline.json")["name"] == "as served"
 
 
+def test_a_run_that_is_resumed_with_other_pairs_is_not_compared(on_served, judging_file, tmp_path):
+    """Of tests of the same name, and of the scores on tests with those on dev."""
+    recipe = on_served(max_steps=1, test_file=str(judging_file))
+    train(recipe)
+    others = tmp_path / "others.csv"
+    rows = judging_file.read_text(encoding="utf-8").splitlines()
+    others.write_text("\n".join(rows[:-2]) + "\n", encoding="utf-8")
+    for test_file in (str(others), None):
+        (tmp_path / "run" / "results.json").unlink()
+        assert not train(recipe, test_file=test_file, force=True).get("gain")
+
+
 @pytest.mark.parametrize("given", ["the same file", "nothing"])
 def test_pairs_that_would_choose_and_judge_are_split_and_do_not_ask_the_hub(on_served, dev_file, capsys, given):
     keys = on_served(max_steps=1, eval_data="hub")

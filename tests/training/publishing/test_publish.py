@@ -82,7 +82,8 @@ def test_one_commit_contains_code_weights_tokenizer_card_recipe_and_results(publ
     recipe, results = yaml.safe_load(files.pop("recipe.yaml")), json.loads(files.pop("results.json"))
     assert files == {**initial.files, **expected}
     # no directory of this machine
-    assert recipe == {"name": "tiny", "method": "simcse", "train_file": "train.txt", "teachers": ["teacher"]}
+    files_of_recipe = {"train_file": "train.txt", "teachers": ["teacher"]}
+    assert recipe == {"name": "tiny", "method": "simcse", **files_of_recipe, "named_prompts": {"query": "/query "}}
     assert results == {"model": "tiny", "base_model": "bert", "neighbours": [{"query": "/a/ sentence"}]}
     assert commit.message == "Publish with csezoo"
     assert not hub.private

@@ -212,6 +212,12 @@ def test_estimates_count_the_passes_and_encoders_that_a_method_says_it_needs():
     assert of("sgopt").gigabytes == pytest.approx(one_text + weights), "the frozen twin; one text of a row is trained"
 
 
+def test_estimates_round_batches_and_updates_as_a_run_does(tmp_path):
+    (tmp_path / "train.txt").write_text("a sentence\n" * 10, encoding="utf-8")
+    keys = {"train_file": str(tmp_path / "train.txt"), "batch_size": "4", "gradient_accumulation_steps": "2"}
+    assert estimate(load_recipe("simcse-bert-base-uncased", {**keys, "epochs": "2"})).updates == 3
+
+
 def test_estimates_count_labelled_triplets_and_accumulated_batches():
     def of(**keys):
         return estimate(load_recipe("simcse-nli-then-wiki-bert-base-uncased", {"batch_size": "64", **keys}))

@@ -16,7 +16,8 @@ def query_sentences(task: PairTask) -> list[str]:
         >>> query_sentences(PairTask("toy", [("a", "b"), ("c", "d"), ("e", "f")], [5, 0, 5], "example"))
         ['a', 'e']
     """
-    equal = [pair for pair, score in zip(task.pairs, task.scores, strict=True) if score == max(task.scores)]
+    best = max(task.scores)
+    equal = [pair for pair, score in zip(task.pairs, task.scores, strict=True) if score == best]
     short = sorted({first for first, second in equal if max(len(first), len(second)) <= LONGEST})
     return short[:: -(-len(short) // QUERIES) or 1]
 
@@ -31,8 +32,9 @@ def nearest_sentences(task: PairTask, vectors: Vectors) -> list[dict]:
     corpus = unit_vectors(vectors(sentences))
     found = []
     for query in query_sentences(task):
-        cosines = corpus @ corpus[sentences.index(query)]
-        cosines[sentences.index(query)] = -np.inf
+        row = sentences.index(query)
+        cosines = corpus @ corpus[row]
+        cosines[row] = -np.inf
         nearest = int(np.argmax(cosines))
         found.append({"query": query, "sentence": sentences[nearest], "cosine": float(cosines[nearest])})
     return found
