@@ -18,17 +18,40 @@ from csezoo.modeling.contrastive.masked_language_modeling import MaskedLMHead, M
 from ..errors import UserError, library_errors
 from ..recipes import Recipe
 from .sizes import load_pretrained
-from .tokenizers import load_tokenizer, special_tokens
+from .tokenizers import load_tokenizer, refuse_without_mask_token, special_tokens
 
 
-def load_generator(
-    recipe: Recipe, tokenizer: PreTrainedTokenizerBase, config: SentenceEncoderConfig
-) -> PreTrainedModel:
-    """Load the masked language model that edits sentences. It may have any size, but must use the encoder's tokenizer.
+def generator_of(
+    recipe: Recipe,
+    tokenizer: PreTrainedTokenizerBase,
+    config: SentenceEncoderConfig,
+    given: PreTrainedModel | None = None,
+) -> PreTrainedModel | None:
+    """Return the masked language model that edits sentences, and tell the configuration its size.
+
+    Args:
+        given: that model, if it is loaded already. It may have any size, but must use the encoder's tokenizer.
+
+    Returns:
+        None for a method that needs none.
 
     Raises:
-        UserError: the recipe names none, or it cannot be found, lacks tensors or has another vocabulary.
+        UserError: there is none, or it cannot be found, lacks tensors or has another vocabulary.
     """
+    if not config.needs_generator:
+        return None
+    refuse_without_mask_token(str(recipe.base_model), tokenizer, "rtd_weight")
+    generator = given or _load_generator(recipe, tokenizer)
+    if generator.config.vocab_size != config.vocab_size:
+        raise UserError(
+            f"generator: it has {generator.config.vocab_size} word pieces and the encoder {config.vocab_size}; give a "
+            "masked language model with the same tokenizer"
+        )
+    config.generator_config = generator.config
+    return generator
+
+
+def _load_generator(recipe: Recipe, tokenizer: PreTrainedTokenizerBase) -> PreTrainedModel:
     name, revision = recipe.generator, recipe.generator_revision or "main"
     if not name:
         raise UserError(
@@ -49,9 +72,7 @@ def load_generator(
             "another --generator"
         )
     generator_tokenizer = load_tokenizer(name, revision=revision)
-    same_pieces = (
-        generator_tokenizer.get_vocab() == tokenizer.get_vocab() and generator.config.vocab_size == config.vocab_size
-    )
+    same_pieces = generator_tokenizer.get_vocab() == tokenizer.get_vocab()
     if not same_pieces or special_tokens(generator_tokenizer) != special_tokens(tokenizer):
         raise UserError(
             f"generator: the vocabulary of {name!r} differs from that of {recipe.base_model!r}; give --generator a "

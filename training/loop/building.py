@@ -24,7 +24,7 @@ from csezoo.modeling.serving.pooling_csezoo import size_after
 from ..data.collation import ViewCollator, tokenize
 from ..errors import UserError, as_user_error
 from ..loading.backbones import load_backbone, run_once, set_dropout, set_module_dropout
-from ..loading.masked_lm import load_generator, load_masked_lm_head
+from ..loading.masked_lm import generator_of, load_masked_lm_head
 from ..loading.served_encoder import ServedEncoder, served_encoder
 from ..loading.sizes import refuse_oversized
 from ..loading.templates import Template, serving_tokenizer, template_token_ids
@@ -111,7 +111,7 @@ def build_on(recipe: Recipe, served: ServedEncoder | None) -> Build:
     tokenizer = _tokenizer(recipe, backbone)
     templates = _templates(recipe, tokenizer)
     config = _configuration(recipe, backbone, tokenizer, templates, served)
-    generator = _generator(recipe, config, tokenizer)
+    generator = generator_of(recipe, tokenizer, config)
     model = _training_model(recipe, config, backbone, generator, served)
     sentence_length, served_length = _lengths(recipe, config, backbone, generator, tokenizer, templates)
     first_prompt = (recipe.model.get("prompts") or [""])[0]
@@ -202,18 +202,6 @@ def _configuration(
     if recipe.mini_batch_size and config.reason_for_whole_batch:
         raise UserError(f"mini_batch_size: {config.reason_for_whole_batch}; leave it out")
     return config
-
-
-def _generator(
-    recipe: Recipe, config: SentenceEncoderConfig, tokenizer: PreTrainedTokenizerBase
-) -> PreTrainedModel | None:
-    """Load the generator that a method edits sentences with, and tell the configuration its size."""
-    if not config.needs_generator:
-        return None
-    refuse_without_mask_token(str(recipe.base_model), tokenizer, "rtd_weight")
-    generator = load_generator(recipe, tokenizer, config)
-    config.generator_config = generator.config
-    return generator
 
 
 def _training_model(

@@ -28,7 +28,7 @@ from csezoo.modeling.contrastive.view_adapters import ViewAdapters
 from csezoo.modeling.serving.pooling_csezoo import BackboneOutput
 
 from ..errors import UserError
-from ..loading.masked_lm import load_generator, load_masked_lm_head
+from ..loading.masked_lm import generator_of, load_masked_lm_head
 from ..loading.served_encoder import SERVED_POOLINGS
 from ..loading.tokenizers import refuse_without_mask_token
 from ..recipes import make_recipe, method_keys
@@ -134,28 +134,19 @@ def training_model(
         )
     if config.mlm_weight > 0:
         refuse_without_mask_token(base, tokenizer, "mlm_weight")
-    if config.needs_generator:
-        refuse_without_mask_token(base, tokenizer, "rtd_weight")
-        if isinstance(generator, PreTrainedModel):
-            if generator.config.vocab_size != config.vocab_size:
-                raise UserError(
-                    f"generator: it has {generator.config.vocab_size} word pieces and the encoder "
-                    f"{config.vocab_size}; give a masked language model with the same tokenizer"
-                )
-        else:
-            generator = load_generator(recipe, tokenizer, config)
-        config.generator_config = generator.config
+    given = generator if isinstance(generator, PreTrainedModel) else None
+    editor = generator_of(recipe, tokenizer, config, given)
     longest = model.max_seq_length
     added = config.longest_prefix(tokenizer) + config.most_added_pieces(longest or 0)
     most = longest_input(encoder) - config.prefix_positions - added
-    if config.needs_generator:
-        most = min(most, longest_input(cast(PreTrainedModel, generator)))
+    if editor:
+        most = min(most, longest_input(editor))
     if longest and longest > most:
         raise UserError(f"max_seq_length: {longest} is too long for {name}; set model.max_seq_length = {most} or less")
     trained = training_class(config)
     nn.Module.to(trained, encoder.device, encoder.dtype)
-    if config.needs_generator:
-        trained.get_submodule("generator").load_state_dict(cast(PreTrainedModel, generator).state_dict())
+    if editor:
+        trained.get_submodule("generator").load_state_dict(editor.state_dict())
     for key, head in trained.masked_lm_heads().items():
         load_masked_lm_head(key, head, encoder.config, base, "main")
     place_encoder(trained, encoder)
