@@ -70,6 +70,12 @@ def local_directory(
         ) from error
 
 
+def refuse_run(directory: str | Path) -> None:
+    """Refuse the directory of a run where a repository is expected."""
+    if os.path.isdir(os.path.join(directory, "best")):
+        raise UserError(f"{directory} is a run; give {directory}/best")
+
+
 def repository_file(repository: str, name: str, revision: str | None = None) -> Path | None:
     """Return the path of a file in a directory or Hub repository, or None if it does not exist.
 

@@ -83,7 +83,7 @@ class Source:
     def read(self) -> Rows:
         """Read the rows, with every text as it stands. An error names the option to set."""
         if self.file:
-            self._refuse_file(Path(self.file))
+            self.refuse_file(Path(self.file))
             with self.reading():
                 return self._read_files([self.file], suffix_of(self.file))
         if not self.dataset:
@@ -152,7 +152,7 @@ class Source:
             lines = io.TextIOWrapper(file, encoding="utf-8-sig", errors="replace", newline="")
             return next(csv.reader(lines, delimiter=separator, quoting=quoting), []), separator
 
-    def _refuse_file(self, path: Path) -> None:
+    def refuse_file(self, path: Path) -> None:
         """Refuse a file whose name, kind or size cannot be read."""
         if not path.is_file():
             raise UserError(f"{self.option}: {path} {'is not a file' if path.exists() else 'does not exist'}")

@@ -11,6 +11,7 @@ from typing import Any
 
 import datasets
 import numpy as np
+from pyarrow import compute
 
 from csezoo.modeling.contrastive.natural_language_inference import LABELS
 
@@ -24,6 +25,7 @@ from .local_files import is_saved, open_file, raise_bad_utf8
 from .sources import Rows, Source
 
 logger = logging.getLogger(__name__)
+BLANK = " "  # a missing positive or hard negative, as in SimCSE's release
 
 
 def load_sentences(recipe: Recipe) -> Rows:
@@ -200,6 +202,9 @@ def _checked(
         logger.info("%s: %d blank lines skipped", source.name, len(loaded) - len(kept))
     if len(kept) == 0:
         raise UserError(f"{source.name} has no sentences; give a file with at least one")
+    for view, column in enumerate(columns[1:], start=1):
+        if blank := compute.sum(compute.equal(kept.data[str(view)], BLANK)).as_py():
+            logger.warning("%s: %d texts in %s are blank, and are trained on as such", source.name, blank, column)
     return kept
 
 
@@ -211,7 +216,7 @@ def _clean(batch: dict[str, list], columns: list[str], others: tuple[str, ...] =
     kept = [i for i, text in enumerate(batch[columns[0]]) if text is not None and text.strip()]
 
     def cell(text: str | None) -> str:
-        return text if text is not None and text.strip() else " "
+        return text if text is not None and text.strip() else BLANK
 
     texts = {str(view): [cell(batch[column][i]) for i in kept] for view, column in enumerate(columns)}
     return texts | {column: [batch[column][i] for i in kept] for column in others}

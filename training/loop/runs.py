@@ -18,9 +18,10 @@ import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState, PartialState
 
+from ..data.sources import Source
 from ..environment import device_name, processor, versions
 from ..errors import Terminated, UserError
-from ..evaluation.baseline import gain, gain_line, is_better, read_baseline
+from ..evaluation.baseline import AS_SERVED, gain, gain_line, is_better, read_baseline
 from ..evaluation.encoders import load_encoder
 from ..evaluation.ranks import RANKS, save_ranks
 from ..evaluation.report import AVERAGE, average, format_table, tests_only
@@ -103,7 +104,10 @@ def run_recipe(recipe: Recipe, *, show: bool = True, another: bool = False) -> d
 
 
 def refuse_inputs(recipe: Recipe, output: Path) -> None:
-    """Refuse to write into the directory of a model that the run reads, or to delete the model with an older run."""
+    """Refuse files that cannot be read, and a model in the run's directory, which an older run may delete with it."""
+    for key in ("train_file", "nli_file"):
+        if file := getattr(recipe, key):
+            Source(key, file).refuse_file(Path(file))
     for key in ("base_model", "generator"):
         name = getattr(recipe, key)
         if name and is_in_run(Path(name), output):
@@ -225,7 +229,7 @@ def evaluate_best(
         },
     }
     save_card(run / "best", recipe, run_results)
-    if figures and training["updates"] and not is_better(figures):
+    if figures and training["updates"] and figures["name"] == AS_SERVED and not is_better(figures):
         logger.warning("%s; a serving model that is no better need not be replaced", gain_line(figures))
     return run_results
 

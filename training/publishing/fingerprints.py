@@ -12,7 +12,7 @@ from ..environment import versions
 from ..errors import UserError, library_errors
 from ..evaluation.encoders import checkpoint_tokenizer, is_published, load_checkpoint
 from ..files import read_json
-from ..hub import added_files, differing_files, files_in, local_directory, sha256, unreadable_directories
+from ..hub import added_files, differing_files, files_in, local_directory, refuse_run, sha256, unreadable_directories
 from ..pictures.captions import PICTURES
 
 # Files without a checksum: what a card and a run add to a saved model, and what no library loads.
@@ -92,8 +92,7 @@ def read_fingerprint(directory: Path, repository: str) -> dict:
     """Read the fingerprint of a repository."""
     path = directory / FINGERPRINT_NAME
     if not path.is_file():
-        if (directory / "best").is_dir():
-            raise UserError(f"{repository} is a run; give {repository}/best")
+        refuse_run(directory)
         raise UserError(
             f"{repository} has no {FINGERPRINT_NAME}: it is not a model of the zoo, or other code saved it; publish "
             "it again"

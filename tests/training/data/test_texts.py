@@ -94,6 +94,12 @@ def test_a_missing_positive_or_hard_negative_becomes_one_space(load):
     assert load("train.jsonl", rows, text_columns=COLUMNS[:2]) == [("a", " "), ("b", "c")]
 
 
+def test_blank_positives_and_hard_negatives_are_counted(load, caplog):
+    load("train.csv", "sent0,sent1,hard_neg\na,,c\n ,b,c\nd, ,\n", text_columns=COLUMNS)
+    assert "train.csv: 2 texts in sent1 are blank, and are trained on as such" in caplog.text
+    assert "train.csv: 1 texts in hard_neg are blank" in caplog.text
+
+
 def test_na_and_none_are_read_as_words(load):
     words = ["NA", "None", "null", "nan", "N/A", "-inf"]
     assert load("train.csv", "\n".join(["text", *words])) == [(word,) for word in words]

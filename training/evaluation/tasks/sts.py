@@ -260,5 +260,5 @@ def load_pairs_file(path: str) -> PairTask:
             raise UserError(f"{file}, line {number}: score {quoted(score)} is not a number") from None
     task = pair_task(file.stem, rows, file.name)
     if len(set(task.scores)) < 2:
-        raise UserError(f"{file} has {len(set(task.scores))} different scores; a correlation needs at least two")
+        raise UserError(f"{file} has no two different scores, which a correlation needs; grade more pairs")
     return task

@@ -133,7 +133,10 @@ def test_a_cell_may_be_longer_than_the_limit_of_the_library(tmp_path):
         (b"sentence1,sentence2,score\na,b,nan\nc,d,1\n", "line 2: score 'nan' is not a number"),
         (b"score,sentence1,sentence2\n1,a\n", "line 2: the number of cells differs"),
         (b"sentence1,sentence2,score\na,b,c,1\n", "line 2: the number of cells differs"),
-        (b"sentence1,sentence2,score\na,b,1\nc,d,1\n", "1 different scores; a correlation needs at least two"),
+        (
+            b"sentence1,sentence2,score\na,b,1\nc,d,1\n",
+            "has no two different scores, which a correlation needs; grade",
+        ),
         (b"sentence1,sentence2,score\nd\xe9j\xe0,b,1\n", "not UTF-8"),
         ("sentence1,sentence2,score\na,b,1\n".encode("utf-16-le"), "not UTF-8 (it seems to be UTF-16"),
         (b'sentence1,sentence2,score\n"a,b,1\n' + 20000 * b"c,d,2.5\n", "the number of cells differs"),
