@@ -20,7 +20,7 @@ import pyarrow
 import pyarrow.parquet
 from datasets.packaged_modules.csv.csv import CsvConfig
 from datasets.packaged_modules.json.json import JsonConfig
-from pandas.errors import ParserWarning
+from pandas.errors import ParserError, ParserWarning
 
 from ..errors import UserError, is_defect, one_line, quoted
 from ..files import refuse_utf16
@@ -63,6 +63,8 @@ class Source:
     @contextmanager
     def reading(self) -> Iterator[None]:
         """Turn the errors of `datasets` into one line that says what could not be read, and where."""
+        verbosity = datasets.logging.get_verbosity()
+        datasets.logging.set_verbosity(datasets.logging.CRITICAL)  # it logs its errors too
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("error", ParserWarning)  # otherwise pandas drops the extra cells
@@ -72,13 +74,17 @@ class Source:
         except Exception as error:  # of many types, when pyarrow or pandas reads content that it does not expect
             if is_defect(error):
                 raise
-            reason = one_line(error.__cause__ or error)
+            cause = error.__cause__ or error
+            reason = one_line(cause)
             if self.file:
                 raise_bad_utf8(Path(self.file))
-                raise UserError(f"{self.name} could not be read ({reason})") from error
+                quotes = "; a text with a comma in it must be in quotes" if isinstance(cause, ParserError) else ""
+                raise UserError(f"{self.name} could not be read ({reason}){quotes}") from error
             raise UserError(
                 f"{self.name} could not be loaded ({reason}); give --{self.option} a local file instead"
             ) from error
+        finally:
+            datasets.logging.set_verbosity(verbosity)
 
     def read(self) -> Rows:
         """Read the rows, with every text as it stands. An error names the option to set."""

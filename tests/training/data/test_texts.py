@@ -188,13 +188,14 @@ def test_a_name_with_the_characters_of_a_pattern_is_the_name_of_one_file(load, n
         ("a.parquet", "PAR", {}, ["could not be read"]),
         ("a.txt.gz", gzip.compress(b"one\n" * 999, mtime=0)[:25], {}, ["could not be read"]),
         ("a.csv", "text\nhello, world\nbye\n", {}, ["could not be read"]),  # a cell without a column
-        ("a.csv", "text\nbye\nhello, world\n", {}, ["could not be read", "line 3"]),
+        ("a.csv", "text\nbye\nhello, world\n", {}, ["could not be read", "line 3", "a comma in it must be in quotes"]),
     ],
 )
-def test_the_error_names_the_file_and_the_reason(load, name, content, keys, parts):
+def test_the_error_names_the_file_and_the_reason(load, name, content, keys, parts, caplog):
     line = refusal(load, name, content, **keys)
     for part in [name, *parts]:
         assert part in line
+    assert "Failed to read" not in caplog.text, "said once"
 
 
 def test_a_missing_file_and_a_directory_are_refused(tmp_path):
