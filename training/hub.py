@@ -72,7 +72,8 @@ def local_directory(
 
 def refuse_run(directory: str | Path) -> None:
     """Refuse the directory of a run where a repository is expected."""
-    if os.path.isdir(os.path.join(directory, "best")):
+    path = Path(directory)
+    if os.path.isdir(path / "best") and not os.path.isfile(path / "config.json"):
         raise UserError(f"{directory} is a run; give {directory}/best")
 
 

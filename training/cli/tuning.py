@@ -9,9 +9,10 @@ from functools import partial
 from pathlib import Path
 
 from ..errors import UserError, refuse_missing
-from ..recipes.keys import DEV_SUITES
 from .options import Command, whole
 from .reproducing import add_machines, begin, hand_out, key_values, refuse_unused_machines
+
+OBJECTIVES = ("sts-dev", "sts-sickr-dev", "transfer-dev", "unlabelled")  # as `COLUMNS` of tuning, which takes seconds
 
 
 def add_commands(command: Command) -> None:
@@ -28,7 +29,7 @@ def add_commands(command: Command) -> None:
     added.add_argument("--trials", required=True, type=whole(), metavar="N", help=trials)
     objective = "what is maximised: STS-B dev (default), its mean with SICK-R dev, the mean of the transfer tasks "
     objective += "on dev, or a criterion that needs no labels"
-    added.add_argument("--objective", default="sts-dev", choices=(*DEV_SUITES, "unlabelled"), help=objective)
+    added.add_argument("--objective", default="sts-dev", choices=OBJECTIVES, help=objective)
     sentences = "with --objective unlabelled: sentences that no run is trained on, one on each line"
     added.add_argument("--sentences", metavar="FILE", help=sentences)
     seeds = "seeds of the winner (default: the three after the seed of the trials)"

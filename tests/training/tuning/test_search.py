@@ -14,12 +14,13 @@ from optuna.distributions import CategoricalDistribution, FloatDistribution
 from optuna.trial import TrialState
 from safetensors.numpy import save_file
 
+from csezoo.training.cli.tuning import OBJECTIVES
 from csezoo.training.errors import UserError
 from csezoo.training.files import read_json, write_json
 from csezoo.training.loop.runs import run_recipe
 from csezoo.training.recipes import load_recipe
 from csezoo.training.reproducing.measuring import is_trained, read_results
-from csezoo.training.tuning.objectives import WITHOUT_LABELS, read_sentences
+from csezoo.training.tuning.objectives import COLUMNS, WITHOUT_LABELS, read_sentences
 from csezoo.training.tuning.search import Search, begun, best, make_trial, missing
 from csezoo.training.tuning.winner import winner_of, write_report
 
@@ -72,6 +73,10 @@ def test_a_grid_is_tried_completely_and_each_point_once(grid):
     assert missing(grid) == 0
     make_trial(grid, train=None)  # a task that finds nothing to do
     assert len(grid.study().trials) == 3
+
+
+def test_the_command_line_names_every_objective():
+    assert set(OBJECTIVES) == COLUMNS.keys()
 
 
 def test_the_objective_is_the_dev_score_of_the_run(grid):
