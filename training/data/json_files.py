@@ -6,6 +6,7 @@ import io
 import json
 import os
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
@@ -75,11 +76,11 @@ def _values(text: io.TextIOWrapper) -> Iterator[Any]:
         values = json.loads(start + text.read())
     following = (json.loads(line) for line in text if line.strip())
     if values and isinstance(values, dict) and all(isinstance(column, list) for column in values.values()):
-        second = next(following, None)
-        if second is None:  # columns, and not the first of many rows of lists
-            values = [dict(zip(values, row, strict=True)) for row in zip(*values.values(), strict=True)]
+        second = list(islice(following, 1))
+        if second:  # the first of many rows of lists
+            values = [values, *second]
         else:
-            values = [values, second]
+            values = [dict(zip(values, row, strict=True)) for row in zip(*values.values(), strict=True)]
     yield from values if isinstance(values, list) else [values]
     yield from following
 

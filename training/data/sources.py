@@ -78,7 +78,8 @@ class Source:
             reason = one_line(cause)
             if self.file:
                 raise_bad_utf8(Path(self.file))
-                quotes = "; a text with a comma in it must be in quotes" if isinstance(cause, ParserError) else ""
+                torn = isinstance(cause, ParserError) and suffix_of(self.file) == ".csv"
+                quotes = "; a text with a comma in it must be in quotes" if torn else ""
                 raise UserError(f"{self.name} could not be read ({reason}){quotes}") from error
             raise UserError(
                 f"{self.name} could not be loaded ({reason}); give --{self.option} a local file instead"

@@ -73,7 +73,7 @@ def encoder_around(backbone: PreTrainedModel, **keys: Any) -> SentenceEncoderMod
     """Put the pooling that keys of a configuration name on an encoder, which stays as it was loaded."""
     with as_user_error(), no_init_weights():  # they would need the time and the memory of another model
         encoder = SimCSEModel(SimCSEConfig(backbone_config=backbone.config, **keys))
-    # Casting a model to half precision would round the frequencies of its rotary positions too.
+    # As it was loaded: casting a model to half precision would round the frequencies of its rotary positions too.
     encoder.backbone = backbone
     encoder.backbone.pooler = None
     return encoder.eval()

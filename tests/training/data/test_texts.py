@@ -185,6 +185,7 @@ def test_a_name_with_the_characters_of_a_pattern_is_the_name_of_one_file(load, n
         ("a.txt.gz", gzip.compress("one\n".encode("utf-16-be"), mtime=0), {}, UTF_16),
         ("a.jsonl", b'{"text": "one"}\n{"text": "d\xe9j\xe0 vu"}\n', {}, ["line 2", "not UTF-8"]),
         ("a.jsonl", '{"text": "one"}\n{"text": \n', {}, ["could not be read"]),
+        ("a.jsonl", '{"text": ["one"]}\nnull\n', {}, ["row 2 is no object"]),
         ("a.parquet", "PAR", {}, ["could not be read"]),
         ("a.txt.gz", gzip.compress(b"one\n" * 999, mtime=0)[:25], {}, ["could not be read"]),
         ("a.csv", "text\nhello, world\nbye\n", {}, ["could not be read"]),  # a cell without a column
