@@ -332,6 +332,8 @@ class SentenceEncoderConfig(PretrainedConfig):
         """Data seam: return the text column of each view. With one column, a sentence is its own positive."""
         if columns > 2 and not self.takes_three_views:
             raise ValueError(f"text_columns: {self.model_type} needs one text column or two, not {columns}")
+        if columns > 3:
+            raise ValueError(f"text_columns: {self.model_type} needs one to three text columns, not {columns}")
         return [0, 0] if columns == 1 else list(range(columns))
 
     @property

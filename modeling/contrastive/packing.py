@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial, wraps
 from threading import get_ident
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 from weakref import WeakKeyDictionary
 
 import torch
@@ -140,12 +140,15 @@ def use_packed_attention(encoder: PreTrainedModel) -> None:
         encoder.config._attn_implementation = PACKED
 
 
-def _once_per_encoder(look: Callable[[PreTrainedModel], bool]) -> Callable[[PreTrainedModel], bool]:
+Answer = TypeVar("Answer")
+
+
+def _once_per_encoder(look: Callable[[PreTrainedModel], Answer]) -> Callable[[PreTrainedModel], Answer]:
     """Remember an answer about an encoder: to go through its modules takes as long as some of its layers on a GPU."""
-    answers: MutableMapping[PreTrainedModel, bool] = WeakKeyDictionary()
+    answers: MutableMapping[PreTrainedModel, Answer] = WeakKeyDictionary()
 
     @wraps(look)
-    def answer(encoder: PreTrainedModel) -> bool:
+    def answer(encoder: PreTrainedModel) -> Answer:
         if encoder not in answers:
             answers[encoder] = look(encoder)
         return answers[encoder]
@@ -166,16 +169,21 @@ def _is_built_to_pack(encoder: PreTrainedModel) -> bool:
 
 
 @_once_per_encoder
+def _last_of_its_kind(encoder: PreTrainedModel) -> torch.nn.Module | None:
+    """Return the last layer, if it runs once and is built like the first one."""
+    if not (layers := hidden_layers(_without_head(encoder))):
+        return None
+    *others, last = layers
+    return last if others and type(others[0]) is type(last) and last not in others else None
+
+
 def can_pool_early(encoder: PreTrainedModel) -> bool:
     """Return whether the last layer of an encoder that packs can compute single tokens.
 
-    It must run once, be built like the first one, and have one projection to keys and one to values.
+    It must have one projection to keys and one to values, which an adapter that is added later replaces.
     """
-    if not (layers := hidden_layers(_without_head(encoder))):
-        return False
-    *others, last = layers
-    alike = bool(others) and type(others[0]) is type(last)
-    return alike and last not in others and all(len(projections_of(last, ends)) == 1 for ends in (KEY, VALUE))
+    last = _last_of_its_kind(encoder)
+    return last is not None and all(len(projections_of(last, ends)) == 1 for ends in (KEY, VALUE))
 
 
 def packing_of(

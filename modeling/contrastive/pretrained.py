@@ -60,7 +60,7 @@ class SentenceEncoderPreTrainedModel(PreTrainedModel):
         return packing
 
     def compute_padding(self, on: bool = True) -> None:
-        """Compute the padding of batches, as older versions did, or leave it out again."""
+        """Compute the padding of batches, or leave it out again."""
         for model in self.modules():
             if isinstance(model, SentenceEncoderPreTrainedModel):
                 model.computes_padding = on
@@ -131,7 +131,8 @@ class SentenceEncoderPreTrainedModel(PreTrainedModel):
         if form.tokenizer is not None:
             config.special_token_ids = config.special_token_ids or sorted(form.tokenizer.all_special_ids)
             config.mask_token_id = config.mask_token_id or form.tokenizer.mask_token_id
-        model = cls(config).to(form.dtype)  # type: ignore[arg-type]  # a decorator hides `self`
+        config.backbone_config._attn_implementation = form.config._attn_implementation
+        model = cls(config).to(form.device, form.dtype)  # type: ignore[arg-type]  # a decorator hides `self`
         model.copy_published(form)
         return model.eval()
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
+from peft.tuners.tuners_utils import BaseTunerLayer
 from tokenizers import Tokenizer
 from torch import nn
 from transformers import AutoModel, PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase, PreTrainedTokenizerFast
@@ -93,18 +94,41 @@ def publish_model(encoder: SentenceEncoderModel) -> CsezooModel:
 
 @torch.no_grad()
 def plain_backbone(encoder: SentenceEncoderModel) -> PreTrainedModel:
-    """Return the backbone in its class of transformers, with the weights that a method adds (LoRA) merged into it.
+    """Return the backbone in its class of transformers, with LoRA, and the adapters of PEFT, merged into it.
 
-    Its pooler is zero, because no model of the zoo has one. Without one, transformers would draw one at every load.
+    A pooler that the encoder does not have is zero. Without one, transformers would draw one at every load.
+
+    Raises:
+        ValueError: the encoder lacks a weight, or an adapter cannot be merged.
     """
     with no_init_weights():
         plain = AutoModel.from_config(copy.deepcopy(encoder.backbone.config), dtype=encoder.dtype).to(encoder.device)
     # The tensors themselves, unless LoRA changes them.
-    missing, _ = plain.load_state_dict(encoder.backbone.state_dict(), strict=False, assign=not encoder.lora_modules())
+    adapted = any(isinstance(module, BaseTunerLayer) for module in encoder.backbone.modules())
+    state = _merged(encoder.backbone) if adapted else encoder.backbone.state_dict()
+    missing, _ = plain.load_state_dict(state, strict=False, assign=not encoder.lora_modules())
+    if lost := [name for name in missing if not name.startswith("pooler.")]:
+        raise ValueError(f"the encoder has no {', '.join(lost[:5])}")
     for name in missing:
         plain.get_parameter(name).zero_()
     encoder.add_to_plain(plain)
     return plain.eval()
+
+
+def _merged(backbone: PreTrainedModel) -> dict[str, torch.Tensor]:
+    """Return the weights of a backbone with PEFT adapters as those of a plain one, with the adapters merged into them.
+
+    Raises:
+        ValueError: an adapter cannot be merged.
+    """
+    merged = copy.deepcopy(backbone)
+    for module in merged.modules():
+        if isinstance(module, BaseTunerLayer):
+            try:
+                module.merge()
+            except NotImplementedError as error:
+                raise ValueError(f"{type(module).__name__}: an adapter of this kind cannot be merged") from error
+    return {name.replace(".base_layer.", "."): tensor for name, tensor in merged.state_dict().items()}
 
 
 def separate_template_mask(

@@ -65,7 +65,16 @@ def method(name: str) -> Method:
         for key, annotation in get_annotations(config).items():
             own["__annotations__"][key] = annotation
             own[key] = copy(config.__dataclass_fields__[key])
+    own["__reduce__"] = lambda self: (_config_of, (name, self.__dict__))  # worker processes receive it
     # With the name and module of the first method, a saved model is loaded as that method.
     config = type(configs[0].__name__, configs, {"__module__": configs[0].__module__, **own})
     place = {"__module__": trainings[0].__module__, "config_class": config, "serving_class": servings[0]}
     return config, servings[0], type(trainings[0].__name__, trainings, place)
+
+
+def _config_of(name: str, state: dict[str, Any]) -> SentenceEncoderConfig:
+    """Return the configuration of a method with the state of another one."""
+    config_class, _, _ = method(name)
+    config = config_class.__new__(config_class)
+    config.__dict__.update(state)
+    return config

@@ -5,6 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
+from peft import LoraConfig
 from transformers import AutoConfig, AutoModel, AutoModelForPreTraining
 
 from csezoo.modeling import METHODS, SimCSEConfig, SimCSEModel, method
@@ -349,6 +350,16 @@ def test_eager_attention_and_requested_attentions_compute_padding():
     rows["attention_mask"][:, 2:] = 0
     model(**rows, output_attentions=True)
     assert model.pop_padding_tokens() == 12 * 10
+
+
+def test_an_adapter_that_is_added_later_is_applied():
+    model, rows = simcse(pooling="cls"), flat(batch())
+    without = model(**rows, pooled_only=True).pooler_output
+    model.backbone.add_adapter(LoraConfig(r=2, target_modules=["query", "key", "value"], init_lora_weights=False))
+    vectors = model(**rows, pooled_only=True).pooler_output
+    assert (vectors - without).abs().max() > 1e-3
+    model.compute_padding()
+    torch.testing.assert_close(vectors, model(**rows).pooler_output)
 
 
 def test_little_padding_and_empty_rows_are_computed():

@@ -97,6 +97,11 @@ def test_a_changed_model_is_saved_with_all_files_and_a_new_fingerprint(repositor
     assert warned() == []
 
 
+def test_a_training_model_of_a_repository_has_the_attention_that_was_asked_for(published):
+    model = SimCSEForContrastiveLearning.from_pretrained(published, attn_implementation="eager")
+    assert model.model.backbone.config._attn_implementation == "eager"
+
+
 @pytest.mark.parametrize("damage", ["missing", "unexpected", "mis-shaped"])
 def test_the_error_of_a_damaged_repository_names_the_tensor(repository, tmp_path, damage):
     shutil.copytree(repository, tmp_path, dirs_exist_ok=True)

@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import torch
 from accelerate.utils import extract_model_from_parallel
+from peft.tuners.tuners_utils import BaseTunerLayer
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import (
     Dense,
@@ -21,7 +22,7 @@ from sentence_transformers.sentence_transformer.modules import (
 from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from csezoo.modeling import method
+from csezoo.modeling import SentenceEncoderConfig, method
 from csezoo.modeling.contrastive.backbones import longest_input
 from csezoo.modeling.contrastive.training_model import ForContrastiveLearning
 from csezoo.modeling.contrastive.view_adapters import ViewAdapters
@@ -47,6 +48,7 @@ REFUSED = {
     "ema_decay": "a SentenceTransformer saves the trained weights, not their average; train with csezoo.for_training",
     "lora_rank": "add an adapter to the SentenceTransformer (model.add_adapter), and leave the key out",
     "lora_dropout": "add an adapter to the SentenceTransformer (model.add_adapter), and leave the key out",
+    "nli_weight": "a batch has sentences or labelled pairs; leave the key out, and give each its data set and loss",
     "rank_weight": "a batch has no vectors of a teacher; train with csezoo train, or leave the key out",
 }
 
@@ -143,6 +145,7 @@ def training_model(
         most = min(most, longest_input(editor))
     if longest and longest > most:
         raise UserError(f"max_seq_length: {longest} is too long for {name}; set model.max_seq_length = {most} or less")
+    refuse_adapters(encoder, config)
     trained = training_class(config)
     nn.Module.to(trained, encoder.device, encoder.dtype)
     if editor:
@@ -157,6 +160,17 @@ def training_model(
     if config.reason_for_own_code:
         logger.warning("%s; model.save() leaves this out, loss.save_pretrained() keeps it", config.reason_for_own_code)
     return trained.train(model.training)
+
+
+def refuse_adapters(encoder: PreTrainedModel, config: SentenceEncoderConfig) -> None:
+    """Refuse an encoder with PEFT adapters where a method refuses `lora_rank`: its other encoders have none."""
+    if any(isinstance(module, BaseTunerLayer) for module in encoder.modules()):
+        adapted = copy.copy(config)
+        adapted.lora_rank = 1
+        try:
+            adapted.check()
+        except ValueError as error:
+            raise UserError(f"model: it has an adapter; {error}") from error
 
 
 def seams(training_class: type[ForContrastiveLearning]) -> set[str]:

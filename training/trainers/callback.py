@@ -13,9 +13,12 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from ..errors import UserError
 from .for_training import Trained
+from .parts import small_weights
 
 if TYPE_CHECKING:
     from .zoo_loss import ZooLoss  # sentence-transformers is optional
+
+ENCODER = "encoder"  # small weights of the encoder that the heads in a file belong to
 
 
 class TrainingCallback(TrainerCallback):
@@ -25,8 +28,8 @@ class TrainingCallback(TrainerCallback):
     * After each optimizer step it updates the method's state, such as `ema_decay`'s average.
     * It adds the named parts of the loss to the logs. Trackers of `report_to` are called before; give them to the
       trainer after this callback to log the parts, too.
-    * For losses, it saves their heads in the trainer's checkpoints, and loads them where training resumes. (A model of
-      `for_training` is saved by the trainer, with everything it has.)
+    * For losses, it saves their heads in the trainer's checkpoints, and loads them where training resumes from a
+      checkpoint in `output_dir`. (A model of `for_training` is saved by the trainer, with everything it has.)
 
     Args:
         losses: those of a `SentenceTransformerTrainer`, which have begun their stage. None for a
@@ -64,9 +67,13 @@ class TrainingCallback(TrainerCallback):
             file = self._file(args, state, number)
             if not file.is_file():
                 raise UserError(
-                    f"{file}: not found; the checkpoint was written without TrainingCallback(loss), and has no heads"
+                    f"{file}: not found; resume from a checkpoint in output_dir that was written with "
+                    "TrainingCallback(loss), others have no heads"
                 )
-            loss.load_heads(load_file(file))
+            heads = load_file(file)
+            if not torch.equal(heads.pop(ENCODER), small_weights(loss.bound[0])):
+                raise UserError(f"{file}: its heads are of another encoder; set output_dir to that of the checkpoint")
+            loss.load_heads(heads)
 
     @torch.no_grad()
     def on_optimizer_step(
@@ -85,7 +92,7 @@ class TrainingCallback(TrainerCallback):
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         for number, loss in enumerate(self.losses if state.is_world_process_zero else ()):
-            save_file(loss.heads(), self._file(args, state, number))
+            save_file(loss.heads() | {ENCODER: small_weights(loss.bound[0])}, self._file(args, state, number))
 
     def on_log(
         self,

@@ -8,14 +8,16 @@ from typing import Any, cast
 
 import torch
 
+from csezoo.modeling import SentenceEncoderConfig
 from csezoo.modeling.contrastive.training_model import ContrastiveLearningOutput, ForContrastiveLearning
 
+from ..data.collation import ViewCollator
 from ..errors import UserError
 from ..loading.served_encoder import follow_base
 from ..loop.building import Build, build_on
 from ..recipes import make_recipe, method_keys
 from ..recipes.reading import refuse_unknown
-from .parts import LossParts, Stages, draws, refuse_without_callback
+from .parts import LossParts, Stages, draws, refuse_labelled, refuse_without_callback
 
 # Keys of every recipe that describe the model, and not the training.
 MODEL_KEYS: tuple[str, ...] = (
@@ -68,6 +70,11 @@ class Trained(ForContrastiveLearning):
         if self.training:
             stage = "nli" if input_ids is None else "contrastive"
             refuse_without_callback(self, stage, self.stages.begun)
+            if stage == "contrastive" and self.config.nli_weight > 0 and "nli_input_ids" not in batch:
+                raise UserError(
+                    "nli_weight: a trainer's batch has no labelled pairs beside its sentences; leave the key out, or "
+                    "write a loop that gives both: model(**collator(texts), **collator.labelled(pairs))"
+                )
         output = super().forward(input_ids, attention_mask, **batch)
         (self.parts if self.training else self.eval_parts).add(output.losses or {})
         return output
@@ -77,8 +84,16 @@ class Trained(ForContrastiveLearning):
 class TextCollator:
     """Collates rows of texts into the batch of a training model: of views, or in stage `nli` of labelled pairs."""
 
-    built: Build
+    config: SentenceEncoderConfig
+    sentences: ViewCollator
+    pairs: ViewCollator
     stage: str = "contrastive"
+
+    @classmethod
+    def of(cls, built: Build) -> TextCollator:
+        """Return the collator of a training model. It does not have the model, which worker processes need not get."""
+        config = cast(SentenceEncoderConfig, built.model.config)
+        return cls(config, built.collator(texts=True), built.collator(labelled=True, texts=True))
 
     @property
     def labelled(self) -> TextCollator:
@@ -86,25 +101,28 @@ class TextCollator:
         return replace(self, stage="nli")
 
     def __call__(self, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-        """Return token ids and attention mask `(B, V, T)`.
+        """Return token ids and attention mask `(B, V, T)`. A method's edits are made in evaluation, too.
 
         Args:
             rows: the texts of each sentence, whatever their columns are called: a sentence; a pair; or a triplet with
                 a hard negative at its end. `label` is used in stage `nli` alone.
 
         Raises:
-            UserError: a column has no text, or the method takes another number of columns.
+            UserError: a column has no text, the method takes another number of columns, or labels do not fit.
         """
         names = [name for name in rows[0] if name not in LABELS]
+        if not names:
+            raise UserError("the rows have no texts; give the trainer remove_unused_columns=False")
         if wrong := [name for name in names if not all(isinstance(row[name], str) for row in rows)]:
             raise UserError(f"{wrong[0]}: expected texts; remove the column from the data set")
         texts: list[dict[str, Any]] = [{str(n): row[name] for n, name in enumerate(names)} for row in rows]
         if self.stage == "contrastive":
-            return self.built.collator(texts=True)(texts, draws(len(texts)))
-        for text, row in zip(texts, rows, strict=True):
-            for name in row.keys() & LABELS:
-                text["label"] = row[name]
-        batch = self.built.collator(labelled=True, texts=True)(texts)
+            return self.sentences(texts, draws(len(texts)) if self.sentences.edit_sentence else ())
+        labels = [row[name] for name in rows[0].keys() & LABELS for row in rows]
+        refuse_labelled(self.config, len(names), labels or None)
+        for text, label in zip(texts, labels, strict=False):
+            text["label"] = label
+        batch = self.pairs(texts)
         return {f"nli_{name}": value for name, value in batch.items()}
 
 
@@ -152,7 +170,7 @@ def for_training(method: str, base_model: str, **keys: Any) -> tuple[Trained, Te
     model.__class__ = type(usual.__name__, (Trained, usual), place)
     trained = cast(Trained, model)
     trained.train()
-    trained.stages, trained.parts, trained.eval_parts = Stages(trained), LossParts(), LossParts()
+    trained.stages, trained.parts, trained.eval_parts = Stages(), LossParts(), LossParts()
     for encoder in [trained.model, *(average for average, of in trained.averages() if of is trained.model)]:
         encoder.tokenizer = built.serving_tokenizer
-    return trained, TextCollator(built)
+    return trained, TextCollator.of(built)

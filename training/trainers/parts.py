@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from numbers import Integral
 from random import Random
+from typing import Any
 
 import torch
 
+from csezoo.modeling import SentenceEncoderConfig
 from csezoo.modeling.contrastive.training_model import ForContrastiveLearning
 
 from ..errors import UserError
@@ -18,6 +22,7 @@ class LossParts:
         self.totals: dict[str, torch.Tensor] = {}
         self.batches = 0
 
+    @torch.compiler.disable  # a compiler would compile anew for each number of batches
     def add(self, losses: dict[str, torch.Tensor]) -> None:
         for name, loss in losses.items():
             self.totals[name] = self.totals.get(name, 0) + loss.detach()
@@ -30,29 +35,58 @@ class LossParts:
 
 
 def draws(count: int) -> list[Random]:
-    """Return random generators for the edits of sentences. They depend on torch's state, which stays as it is."""
-    with torch.random.fork_rng(devices=[]):
-        return [Random(seed) for seed in torch.randint(2**62, (count,)).tolist()]
+    """Return random generators for the edits of sentences, from torch's random state."""
+    return [Random(seed) for seed in torch.randint(2**62, (count,)).tolist()]
 
 
 class Stages:
     """Begins the stages of a training model: frees what the last one froze, and freezes what the next does not train.
 
-    Args:
-        trained: what does not require gradients now is never trained.
+    Raises:
+        UserError: the model has no such stage.
     """
 
-    def __init__(self, trained: ForContrastiveLearning):
-        self.trainable = [parameter for parameter in trained.parameters() if parameter.requires_grad]
+    def __init__(self) -> None:
+        self.frozen: list[torch.nn.Parameter] = []
         self.begun: str | None = None
 
     def freeze(self, trained: ForContrastiveLearning, stage: str) -> None:
-        """Set what the stage trains."""
-        for parameter in self.trainable:
+        """Set what the stage trains. What is frozen already, by the method or its user, stays so."""
+        if stage not in ("contrastive", "nli"):
+            raise UserError(f"stage: {stage!r} must be contrastive or nli")
+        if stage == "nli" and not trained.config.nli_classes:
+            raise UserError("stage: nli needs nli_classes: 2 (triplets) or 3 (labelled pairs)")
+        for parameter in self.frozen:
             parameter.requires_grad_()
-        for parameter in trained.frozen_parameters(stage):
+        self.frozen = [parameter for parameter in trained.frozen_parameters(stage) if parameter.requires_grad]
+        for parameter in self.frozen:
             parameter.requires_grad_(False)
         self.begun = stage
+
+
+def small_weights(model: torch.nn.Module) -> torch.Tensor:
+    """Return a copy of a model's biases and norms, which tells whether its weights were replaced."""
+    return torch.cat([weights.detach().flatten().cpu() for weights in model.parameters() if weights.ndim < 2])
+
+
+def refuse_labelled(config: SentenceEncoderConfig, texts: int, labels: Sequence[Any] | None) -> None:
+    """Refuse a batch of labelled pairs that stage `nli` cannot read.
+
+    Args:
+        texts: in each row.
+        labels: of the rows.
+    """
+    if texts not in (2, 3):
+        raise UserError(f"stage nli needs pairs with a label, or triplets; the rows have {texts} texts")
+    if texts == 3 and labels is not None:
+        raise UserError("label: stage nli needs no labels for triplets; remove the column")
+    if texts == 2 and config.nli_objective == "contrastive":
+        raise UserError("nli_objective: contrastive needs triplets; the rows are pairs")
+    if texts == 2 and labels is None:
+        raise UserError("label: stage nli needs a column of labels for pairs; add it, or give triplets")
+    for label in labels or ():
+        if not isinstance(label, Integral) or not 0 <= int(label) < config.nli_classes:
+            raise UserError(f"label: expected a whole number below {config.nli_classes} (nli_classes), got {label!r}")
 
 
 def refuse_without_callback(trained: ForContrastiveLearning, stage: str, begun: str | None) -> None:

@@ -11,13 +11,14 @@ from typing import Any, cast
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from accelerate.utils import parse_flag_from_env
+from accelerate.utils import is_compiled_module, parse_flag_from_env
 from sentence_transformers import SentenceTransformer
 from torch import nn
 from transformers import PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from csezoo.modeling import SentenceEncoderConfig
+from csezoo.modeling.contrastive.backbones import longest_input
 from csezoo.modeling.contrastive.distributed import apart, world_size
 
 from ..cards.method_texts import method_entries
@@ -25,7 +26,7 @@ from ..data.collation import ViewCollator, tokenize
 from ..errors import UserError, as_user_error
 from ..loading.templates import serving_tokenizer, special_ends
 from .binding import ReadsModules, parts_of, plain_pooling, run_inside, training_model, unwrapped
-from .parts import LossParts, Stages, changes_after_updates, draws
+from .parts import LossParts, Stages, changes_after_updates, draws, refuse_labelled, small_weights
 
 logger = logging.getLogger(__name__)
 SHARDED = {"ACCELERATE_USE_FSDP": "FSDP", "ACCELERATE_USE_DEEPSPEED": "DeepSpeed"}  # launchers and trainers set them
@@ -114,11 +115,11 @@ class ZooLoss(nn.Module):
         self.trained.mini_batch_size = mini_batch_size
         self.method, self.keys, self.gathers = method, keys, gather_across_devices
         self.bound = (model,)  # in a tuple, because a trainer replaces `model` by its wrapper
-        self.stages = Stages(self.trained)
+        self.stages = Stages()
         self.parts, self.eval_parts = LossParts(), LossParts()
         own = {id(parameter) for parameter in model.parameters()}
-        for parameter in self.stages.trainable:
-            if id(parameter) not in own:  # the trainer wraps the model alone
+        for parameter in self.trained.parameters():
+            if parameter.requires_grad and id(parameter) not in own:  # the trainer wraps the model alone
                 parameter.register_hook(mean_over_processes)
         self.begin_stage(stage)
 
@@ -126,8 +127,6 @@ class ZooLoss(nn.Module):
         """Begin a stage, `nli` or `contrastive`, before a trainer is made for it."""
         self.called_back = False  # by a `TrainingCallback`, which calls `after_update` and saves the heads
         self.begun_with: torch.Tensor | None = small_weights(self.bound[0])
-        if stage == "nli" and not self.trained.config.nli_classes:
-            raise UserError("stage: nli needs nli_classes: 2 (triplets) or 3 (labelled pairs)")
         self.stages.freeze(self.trained, stage)
         self.trained.begin_stage(stage)
 
@@ -155,12 +154,28 @@ class ZooLoss(nn.Module):
                 output = trained(**batch)
             return {"loss": output.loss, "losses": output.losses}
 
-        output = run_inside(self.model, forward)
+        settings = parts_of(model)[0].config
+        attention = settings._attn_implementation
+        try:
+            output = run_inside(self.model, forward)
+        finally:
+            if not self.checkpoints(
+                model
+            ):  # the layers do not run again, and other programs do not have our attention
+                settings._attn_implementation = attention
         (self.parts if model.training else self.eval_parts).add(output["losses"])
         return output["loss"]
 
+    @staticmethod
+    def checkpoints(model: SentenceTransformer) -> bool:
+        """Return whether the encoder checkpoints its gradients."""
+        layers = (module for module in parts_of(model)[0].modules() if isinstance(module, GradientCheckpointingLayer))
+        return any(layer.gradient_checkpointing for layer in layers)
+
     def refuse_misuse(self, model: SentenceTransformer) -> None:
         """Refuse what would train something else in silence."""
+        if is_compiled_module(self.model):
+            raise UserError("torch_compile: the losses cannot train a compiled model; set it to False")
         if model is not self.bound[0]:
             raise UserError(
                 "model: the trainer trains another model than the loss was made for; give it a function, "
@@ -171,9 +186,7 @@ class ZooLoss(nn.Module):
                 raise UserError(
                     f"{kind}: the losses cannot train a sharded model; train without it, or with csezoo.training.train"
                 )
-        layers = [module for module in parts_of(model)[0].modules() if isinstance(module, GradientCheckpointingLayer)]
-        checkpoints = any(layer.gradient_checkpointing for layer in layers)
-        if checkpoints and not self.trained.supports_gradient_checkpointing:
+        if self.checkpoints(model) and not self.trained.supports_gradient_checkpointing:
             raise UserError(f"gradient_checkpointing: {self.method} does not support it; set it to False")
         if model.training and changes_after_updates(self.trained) and not self.called_back:
             raise UserError(
@@ -194,6 +207,8 @@ class ZooLoss(nn.Module):
 
     def batch(self, features: Sequence[dict[str, Any]], labels: torch.Tensor | None) -> dict[str, Any]:
         """Return the arguments of the training model's forward, `(B, V, T)` each."""
+        if parts_of(self.bound[0])[1].padding_side != "right":
+            raise UserError("model: its tokenizer pads on the left; set model.tokenizer.padding_side = 'right'")
         if any("cu_seq_lens_q" in column or "input_ids" not in column for column in features):
             raise UserError("model: the loss needs padded token ids; set model[0].unpad_inputs = False")
         prompts = {
@@ -205,7 +220,7 @@ class ZooLoss(nn.Module):
             if len(prompts) > 1:
                 raise UserError("prompts: a pooling that leaves out the prompt needs prompts of the same length")
             self.trained.model.prompt_length = next(iter(prompts), None)
-        config = self.trained.config
+        config = cast(SentenceEncoderConfig, self.trained.config)
         longest = max(column["input_ids"].shape[1] for column in features)
         ids, mask = (
             torch.stack(
@@ -214,8 +229,7 @@ class ZooLoss(nn.Module):
             for name, fill in (("input_ids", config.backbone_config.pad_token_id), ("attention_mask", 0))
         )
         if self.stages.begun == "nli":
-            if len(features) == 2 and labels is None:
-                raise UserError("label: stage nli needs a column of labels for pairs; add it, or give triplets")
+            refuse_labelled(config, len(features), None if labels is None else labels.tolist())
             return {"nli_input_ids": ids, "nli_attention_mask": mask, "nli_labels": labels}
         with as_user_error():
             views = config.view_columns(len(features)) if not self._rewrites(len(features)) else None
@@ -245,12 +259,17 @@ class ZooLoss(nn.Module):
         ]
         if config.text_prefixes([], tokenizer):
             texts = [tokenizer.decode(row["0"], clean_up_tokenization_spaces=True) for row in rows]
-            views = tokenize({"0": texts}, tokenizer, ids.shape[-1] - len(before) - len(after), config)
+            longest = self.bound[0].max_seq_length or longest_input(parts_of(self.bound[0])[0])
+            views = tokenize({"0": texts}, tokenizer, longest - len(before) - len(after), config)
             rows = [dict(zip(views, row, strict=True)) for row in zip(*views.values(), strict=True)]
         pad = config.backbone_config.pad_token_id
-        batch = ViewCollator([(before, after)], pad, config.view_columns, config.edit_sentence)(
-            rows, draws(len(rows)) if self.trained.training else ()
-        )
+        batch = ViewCollator(
+            [(before, after)],
+            pad,
+            config.view_columns,
+            config.edit_sentence,
+            edits_special_tokens=config.edits_special_tokens,
+        )(rows, draws(len(rows)) if config.edit_sentence and self.trained.training else ())
         return {name: tensor.to(ids.device) for name, tensor in batch.items()}
 
     def calculate_loss(self, vectors: list[list[torch.Tensor]]) -> torch.Tensor:
@@ -320,11 +339,6 @@ class ZooLoss(nn.Module):
         """The BibTeX entries of the methods, for the card."""
         entries = method_entries()
         return "\n".join(entries[name]["citation"] for name in self.method.split("+") if name in entries)
-
-
-def small_weights(model: SentenceTransformer) -> torch.Tensor:
-    """Return a copy of a model's biases and norms, which tells whether its weights were replaced."""
-    return torch.cat([weights.detach().flatten().cpu() for weights in model.parameters() if weights.ndim < 2])
 
 
 def mean_over_processes(gradient: torch.Tensor) -> torch.Tensor:

@@ -1,10 +1,13 @@
 """`for_training` and `TrainingCallback` in `transformers.Trainer`: the updates of the zoo's own loop."""
 
+import pickle
+
 import pytest
 import torch
+from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
-from transformers import AutoModelForPreTraining, Trainer, TrainingArguments
+from transformers import AutoModelForPreTraining, AutoTokenizer, Trainer, TrainingArguments
 
 from csezoo import TrainingCallback, for_training
 from csezoo.modeling import DiffCSEForContrastiveLearning, SimCSEConfig, SimCSEForContrastiveLearning
@@ -47,10 +50,11 @@ class Recording:
     """The collator that `for_training` returned, which remembers its rows."""
 
     def __init__(self, collator):
-        self.collator, self.batches = collator, []
+        self.collator, self.batches, self.draws = collator, [], []
 
     def __call__(self, rows):
         self.batches.append(rows)
+        self.draws.append(torch.get_rng_state())
         return self.collator(rows)
 
 
@@ -60,13 +64,14 @@ def trainer_of(model, collator, directory, rows, callbacks=(), **arguments):
 
 
 def train(model, collator, directory, rows=None, callbacks=None, resume=None, **arguments):
-    """Train, and return the trainer with the random state of each batch."""
+    """Train, and return the trainer with the random states of each batch and of each forward pass."""
     callbacks = [TrainingCallback()] if callbacks is None else callbacks
     trainer = trainer_of(model, Recording(collator), directory, rows or sentences(16), callbacks, **arguments)
-    trainer.draws = []
-    handle = model.register_forward_pre_hook(lambda *_: trainer.draws.append(torch.get_rng_state()))
+    trainer.passes = []
+    handle = model.register_forward_pre_hook(lambda *_: trainer.passes.append(torch.get_rng_state()))
     trainer.train(resume_from_checkpoint=resume)
     handle.remove()
+    trainer.draws = trainer.data_collator.draws[: len(trainer.passes)]
     return trainer
 
 
@@ -151,10 +156,46 @@ def test_a_method_that_needs_no_callback_trains_without_one(name, base, tmp_path
     assert_same(model, train_in_own_loop(name, base, trainer, state))
 
 
+def test_what_the_user_has_frozen_stays_frozen(base, tmp_path):
+    model, collator = made("simcse", base)
+    frozen = model.model.backbone.embeddings.requires_grad_(False)
+    train(model, collator, tmp_path)
+    assert not any(parameter.requires_grad for parameter in frozen.parameters())
+    assert model.projection.dense.weight.requires_grad
+
+
+@pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning")  # peft reads it
+@pytest.mark.parametrize("whole", [False, True], ids=["backbone", "training model"])
+def test_adapters_of_peft_are_merged_into_what_is_published(whole, base, tmp_path):
+    model, _ = made("simcse", base, pooling="mean")
+    adapters = LoraConfig(r=2, target_modules=["query", "value"], init_lora_weights=False)
+    model.float()
+    if whole:
+        get_peft_model(model, adapters)
+    else:
+        model.model.backbone.add_adapter(adapters)
+    serving = model.eval().serving_model()
+    serving.save_pretrained(tmp_path)
+    served = torch.tensor(SentenceTransformer(str(tmp_path)).encode(TEXTS[:3]))
+    torch.testing.assert_close(served, torch.tensor(serving.encode(TEXTS[:3])), atol=1e-6, rtol=0)
+
+
+def test_a_trainer_without_labelled_pairs_refuses_their_weight(base, tmp_path):
+    model, collator = made("simcse", base, nli_classes=2, nli_weight=0.5)
+    with pytest.raises(UserError, match="nli_weight: a trainer's batch has no labelled pairs beside its sentences"):
+        train(model, collator, tmp_path)
+    pairs = collator.labelled([{"a": "the cat", "b": "the dog", "label": 1}])
+    assert set(model(**collator([{"text": text} for text in TEXTS[:2]]), **pairs).losses) == {"contrastive", "nli"}
+
+
 def test_a_batch_of_another_stage_is_refused(base, tmp_path):
     model, collator = made("diffaug", base)
     with pytest.raises(UserError, match=r"stage: contrastive has begun.*TrainingCallback\(stage='nli'\)"):
         train(model, collator.labelled, tmp_path, triplets(8))
+    with pytest.raises(UserError, match="stage: 'labelled' must be contrastive or nli"):
+        train(model, collator, tmp_path, callbacks=[TrainingCallback(stage="labelled")])
+    with pytest.raises(UserError, match="stage: nli needs nli_classes"):
+        train(*made("simcse", base), tmp_path, callbacks=[TrainingCallback(stage="nli")])
 
 
 def test_the_callback_refuses_a_model_it_does_not_know(base, tmp_path):
@@ -226,15 +267,61 @@ def test_the_collator_takes_columns_of_any_name_in_their_order(base):
     _, collator = made("simcse", base)
     rows = [{"anchor": "the cat", "positive": "the dog"}, {"anchor": "the old horse", "positive": "the bird"}]
     batch = collator(rows)
-    tokenizer = collator.built.tokenizer
+    tokenizer = AutoTokenizer.from_pretrained(base)
     assert batch["input_ids"].shape == batch["attention_mask"].shape == (2, 2, 5)
     assert tokenizer.decode(batch["input_ids"][0, 1], skip_special_tokens=True) == "the dog"
+    collator = made("simcse", base, nli_classes=2)[1]
     labelled = collator.labelled([{"a": "the cat", "b": "the dog", "label": 1}])
     assert labelled["nli_labels"].tolist() == [1] and labelled["nli_input_ids"].shape == (1, 2, 4)
     with pytest.raises(UserError, match="score: expected texts"):
         collator([{"text": "the cat", "score": 1.0}])
-    with pytest.raises(UserError, match="not 4"):
-        made("sgopt", base)[1]([{name: "the cat" for name in "abcd"}])
+    for name, takes in {"sgopt": "one text column or two", "simcse": "one to three text columns"}.items():
+        with pytest.raises(UserError, match=f"{takes}, not 4"):
+            made(name, base)[1]([{name: "the cat" for name in "abcd"}])
+    with pytest.raises(UserError, match="no texts; give the trainer remove_unused_columns=False"):
+        collator([{"label": 0}])
+
+
+@pytest.mark.parametrize(
+    ("row", "keys", "message"),
+    [
+        ({"a": "the cat"}, {}, "the rows have 1 texts"),
+        ({"a": "the cat", "b": "the dog"}, {}, "needs a column of labels for pairs"),
+        ({"a": "the cat", "b": "the dog", "c": "the tree", "label": 1}, {}, "no labels for triplets"),
+        ({"a": "the cat", "b": "the dog", "label": 1}, {"nli_objective": "contrastive"}, "needs triplets"),
+        *(
+            (
+                {"a": "the cat", "b": "the dog", "label": label},
+                {},
+                rf"label: .* below 2 \(nli_classes\), got {label!r}",
+            )
+            for label in (2, -1, 0.9, "yes")
+        ),
+    ],
+)
+def test_labelled_pairs_that_do_not_fit_are_refused(row, keys, message, base):
+    _, collator = made("simcse", base, nli_classes=2, **keys)
+    with pytest.raises(UserError, match=message):
+        collator.labelled([row, row])
+
+
+def test_each_batch_has_its_own_edits(base):
+    _, collator = made("consert", base)
+    first, second = (collator([{"text": text} for text in TEXTS[:3]])["input_ids"] for _ in range(2))
+    assert not torch.equal(first, second)
+
+
+@pytest.mark.parametrize("name", ["consert", "l2pcsr+prdsimcse"])
+def test_worker_processes_can_be_sent_the_collator_without_the_model(name, base):
+    _, collator = made(name, base)
+    sent = pickle.dumps(collator)
+    rows = [{"text": text} for text in TEXTS[:3]]
+    batches = []
+    for each in (collator, pickle.loads(sent)):  # noqa: S301  # made above
+        torch.manual_seed(0)
+        batches.append(each(rows)["input_ids"])
+    assert torch.equal(*batches)
+    assert b"storage" not in sent, "there are no tensors in it"
 
 
 @pytest.mark.parametrize(

@@ -213,7 +213,21 @@ def test_a_checkpoint_without_the_heads_is_not_resumed(base, tmp_path):
     options = {"max_steps": 2, "save_strategy": "steps", "save_steps": 1}
     train_in_trainer(loss_of("simcse", base, base), tmp_path, sentences(8), **options)
     loss = loss_of("simcse", base, base)
-    with pytest.raises(UserError, match="has no heads"):
+    with pytest.raises(UserError, match="others have no heads"):
         callbacks = [TrainingCallback(loss)]
         resume = str(tmp_path / "checkpoint-1")
         train_in_trainer(loss, tmp_path, sentences(8), callbacks=callbacks, resume=resume, **options)
+
+
+def test_the_heads_of_another_checkpoint_are_not_loaded(base, tmp_path):
+    options = {"max_steps": 3, "save_strategy": "steps", "save_steps": 1}
+
+    def train(directory, rows, resume=None):
+        loss = loss_of("simcse", base, base)
+        callbacks = [TrainingCallback(loss)]
+        train_in_trainer(loss, tmp_path / directory, rows, callbacks=callbacks, resume=resume, **options)
+
+    train("one", sentences(8))
+    train("other", sentences(16))
+    with pytest.raises(UserError, match="its heads are of another encoder; set output_dir"):
+        train("other", sentences(8), resume=str(tmp_path / "one" / "checkpoint-2"))

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from peft import LoraConfig
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Dense, Pooling, StaticEmbedding, WeightedLayerPooling
 
@@ -99,6 +100,29 @@ def test_prdsimcse_writes_its_prefixes_into_the_tokens(base, model):
     assert torch.equal(loss.batch(columns, None)["input_ids"][:, 1], columns[1]["input_ids"])
 
 
+@pytest.mark.parametrize("text", ["the cat sees.", TEXTS[4]])
+def test_prefixes_that_count_as_text_shorten_it_as_in_the_own_loop(base, text):
+    keys = {"prefix_within_max_length": True}
+    loss = losses.PrdSimCSELoss(sentence_transformer(base, longest=16), **keys)
+    _, collator = csezoo.for_training("prdsimcse", str(base), max_length=16, **keys)
+    ids = loss.batch(features(loss.model, [text]), None)["input_ids"]
+    assert torch.equal(ids, collator([{"text": text}])["input_ids"])
+
+
+def test_a_loss_edits_special_tokens_where_the_method_does(base):
+    loss = losses.ZooLoss(sentence_transformer(base).train(), "consert")
+    _, collator = csezoo.for_training("consert", str(base), pooling="mean", max_length=64)
+    batches = []
+    for make in (
+        lambda: loss.batch(features(loss.model), None),
+        lambda: collator([{"text": text} for text in TEXTS[:4]]),
+    ):
+        torch.manual_seed(0)
+        batches.append(make()["input_ids"])
+    assert torch.equal(*batches)
+    assert len(set(batches[0][:, 1, 0].tolist())) > 1, "[CLS] was moved"
+
+
 def test_evaluation_has_no_dropout_in_the_heads_and_the_parts_are_logged(base, tmp_path):
     loss = loss_of("diffcse", base, base, rtd_mask_ratio=0.0)  # masks are drawn in evaluation, too
     trainer = train_in_trainer(
@@ -125,6 +149,25 @@ def test_the_saved_model_needs_no_csezoo_and_has_its_own_modules(base, tmp_path)
     assert [type(module).__name__ for module in loaded] == ["Transformer", "Pooling", "Normalize"]
     expected = loss.bound[0].eval().encode(TEXTS[:3])
     torch.testing.assert_close(torch.tensor(loaded.encode(TEXTS[:3])), torch.tensor(expected), atol=1e-6, rtol=0)
+
+
+def test_save_pretrained_merges_the_adapters_of_peft(base, model, tmp_path):
+    model.add_adapter(LoraConfig(r=2, target_modules=["query", "value"], init_lora_weights=False))
+    losses.SimCSELoss(model.eval()).save_pretrained(tmp_path)
+    served = torch.nn.functional.normalize(torch.tensor(SentenceTransformer(str(tmp_path)).encode(TEXTS[:3])))
+    torch.testing.assert_close(served, torch.tensor(model.encode(TEXTS[:3])), atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize(("name", "keys"), [("sgopt", {"projection_size": 8}), ("contrastive_tension", {})])
+def test_adapters_are_refused_where_a_method_has_a_second_encoder(base, model, name, keys):
+    model.add_adapter(LoraConfig(r=2, target_modules=["query", "value"]))
+    with pytest.raises(UserError, match="model: it has an adapter; .*lora_rank"):
+        losses.ZooLoss(model, name, **keys)
+
+
+def test_the_encoder_keeps_no_attention_of_the_zoo(base, model):
+    losses.SimCSELoss(model.train())(features(model)).backward()
+    assert model[0].auto_model.config._attn_implementation == "sdpa"
 
 
 @pytest.mark.parametrize("keys", [{"prefix_length": 2}, {"views_module": "lora"}, {"views_module": "adapter"}])
@@ -158,6 +201,10 @@ def test_save_pretrained_refuses_a_pooling_that_the_zoo_does_not_have(base, tmp_
         (lambda model: losses.SimCSELoss(model, lora_rank=4), r"lora_rank: .*add_adapter"),
         (lambda model: losses.SimCSELoss(model, projection_at_test=True), "projection_at_test: append a Dense"),
         (lambda model: losses.SimCSELoss(model, stage="nli"), "stage: nli needs nli_classes"),
+        (
+            lambda model: losses.SimCSELoss(model, nli_classes=2, nli_weight=1.0),
+            "nli_weight: a batch has sentences",
+        ),
         (lambda model: losses.SimCSELoss(model[0]), "expected a SentenceTransformer, got Transformer"),
         (lambda model: losses.DiffCSELoss(model), "generator: DiffCSE needs a masked language model"),
         (lambda model: losses.L2PCSRLoss(model, mini_batch_size=2), "mini_batch_size: .*leave it out"),
@@ -195,8 +242,23 @@ def test_a_batch_that_the_method_cannot_take_is_refused(base, model):
         losses.SGOPTLoss(model, projection_size=8)(columns)
     with pytest.raises(UserError, match="label: stage nli needs a column of labels for pairs"):
         losses.DiffAugLoss(model, stage="nli", prefix_length=2)(columns[:2])
+    with pytest.raises(UserError, match="no labels for triplets"):
+        losses.DiffAugLoss(model, stage="nli", prefix_length=2)(columns, torch.ones(2))
+    with pytest.raises(UserError, match=r"below 2 \(nli_classes\), got 1.0"):
+        losses.DiffAugLoss(model, stage="nli", prefix_length=2)(columns[:2], torch.tensor([1.0, 0.9]))
+    with pytest.raises(UserError, match="one to three text columns, not 4"):
+        losses.SimCSELoss(model)([*columns, columns[0]])
     with pytest.raises(UserError, match="unpad_inputs = False"):
         losses.SimCSELoss(model)([{"input_ids": torch.zeros(1, 4), "cu_seq_lens_q": torch.tensor([0, 4])}])
+    model.tokenizer.padding_side = "left"
+    with pytest.raises(UserError, match="padding_side = 'right'"):
+        losses.SimCSELoss(model)(features(model))
+
+
+def test_a_compiled_model_is_refused(base, tmp_path):
+    loss = loss_of("simcse", base, base)
+    with pytest.raises(UserError, match="torch_compile: the losses cannot train a compiled model"):
+        train_in_trainer(loss, tmp_path, sentences(8), torch_compile=True, torch_compile_backend="eager")
 
 
 def test_diffaug_refuses_gradient_checkpointing(base, model):

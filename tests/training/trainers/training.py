@@ -1,7 +1,7 @@
 """Trainings of a tiny model with a loss in `SentenceTransformerTrainer`, and with the zoo's own loop."""
 
 import warnings
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from accelerate import Accelerator
@@ -38,16 +38,17 @@ class Recording(SentenceTransformerDataCollator):
 
 
 def settings(name):
-    """The keys of a tiny model, at which no text is edited at random."""
+    """The keys of a tiny model."""
     keys = {}
     for one in name.split("+"):
-        keys |= TESTED[one].settings | TESTED[one].unedited
+        keys |= TESTED[one].settings
     return {key: value for key, value in keys.items() if key != "batch_size"}
 
 
 def still(name):
     """The keys at which nothing is drawn."""
-    return {key: value for key, value in exact(name).items() if key not in settings(name) and key != "batch_size"}
+    keys = exact(name) | {key: value for one in name.split("+") for key, value in TESTED[one].unedited.items()}
+    return {key: value for key, value in keys.items() if key not in settings(name) and key != "batch_size"}
 
 
 def loss_of(name, base, generator, model=None, dtype=torch.float64, **options):
@@ -73,7 +74,10 @@ ARGUMENTS |= {"save_strategy": "no", "logging_steps": 1, "use_cpu": True, "datal
 
 
 def train_in_trainer(loss, directory, rows, wrap=None, callbacks=None, resume=None, eval_rows=None, **arguments):
-    """Train with a loss, and return the trainer: its collator has the batches, `draws` the random state of each."""
+    """Train with a loss, and return the trainer: its collator has the batches, `draws` the random state of each.
+
+    `passes` is the random state of the model's forward pass, where the collator has drawn before it.
+    """
     model = unwrapped(loss.model)
     chosen = SentenceTransformerTrainingArguments(str(directory), **{**ARGUMENTS, **arguments})
     draws = []
@@ -91,7 +95,7 @@ def train_in_trainer(loss, directory, rows, wrap=None, callbacks=None, resume=No
         warnings.filterwarnings("ignore", ".*lr_scheduler.step.*")
         trainer.train(resume_from_checkpoint=resume)
     handle.remove()
-    trainer.draws = draws
+    trainer.draws, trainer.passes = draws, []
     return trainer
 
 
@@ -116,13 +120,20 @@ def train_in_own_loop(built, recipe, trainer, accumulated=1, precision="no", sta
     plugin = GradientAccumulationPlugin(num_steps=accumulated)
     accelerator = Accelerator(cpu=True, mixed_precision=precision, gradient_accumulation_plugin=plugin)
     model = built.model.train()
-    draws = iter(trainer.draws)
-    model.register_forward_pre_hook(lambda *_: torch.set_rng_state(next(draws)))
-    batches = trainer.data_collator.batches[: len(trainer.draws)]
-    updates = len(batches) // accumulated
+    passes = []  # the random state of each forward pass
+    model.register_forward_pre_hook(lambda *_: torch.set_rng_state(passes.pop(0)))
+    updates = len(trainer.draws) // accumulated
     wrapped, optimizer, scheduler = start_stage(Stage(stage, 0, updates, updates, 1e-3), recipe, model, accelerator)
-    collate = TextCollator(built, stage)
-    loader = iter([collate(rows) for rows in batches])
+    collate = replace(TextCollator.of(built), stage=stage)
+
+    def batches():
+        for number, (rows, state) in enumerate(zip(trainer.data_collator.batches, trainer.draws, strict=False)):
+            torch.set_rng_state(state)
+            batch = collate(rows)  # it draws the edits, as a loss does in its forward pass
+            passes.append(trainer.passes[number] if trainer.passes else torch.get_rng_state())
+            yield batch
+
+    loader = batches()
     losses = []
     for _ in range(updates):
         parts, _ = update(wrapped, optimizer, loader, recipe, accelerator)
