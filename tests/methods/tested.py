@@ -18,7 +18,7 @@ class Tested:
         also_neutral: more settings at which it is, or is without its own training, SimCSE.
         exact: the setting at which nothing is drawn and nothing is chaotic, so that two processes give the numbers of
             one.
-        unedited: the setting at which no text is edited at random; the processes of other trainers draw their own edits.
+        unedited: the setting at which no text is edited at random; each process of other trainers draws its own.
         recipe: more keys of its runs. Where they ask for a stage on labelled pairs, the runs get triplets.
         views: rows of a sentence in the batches of `exact`.
         passes: the encoder passes that an update on 8 sentences needs.

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import chain
 from random import Random
-from typing import Any
+from types import ModuleType
+from typing import Any, cast
 
 import datasets
+import tokenizers
 import torch
 from datasets.fingerprint import Hasher
 from transformers import PreTrainedTokenizerBase
@@ -77,11 +80,14 @@ def tokenize_once(
     config: SentenceEncoderConfig | None = None,
     prompt: str = "",
 ) -> datasets.Dataset:
-    """Apply `tokenize` to a data set. The result is cached by everything it depends on."""
+    """Apply `tokenize` to a data set. The result is cached by everything it depends on, this code included."""
     options = {"tokenizer": tokenizer, "length": length, "config": config, "prompt": prompt}
     prefixes = config.to_json_string() if config and config.text_prefixes([], tokenizer) else None
-    vocabulary = [tokenizer_sha256(tokenizer), tokenizer.truncation_side]
-    fingerprint = Hasher.hash([sentences._fingerprint, *vocabulary, length, prefixes, *([prompt] if prompt else [])])
+    code = [inspect.getsource(tokenize)]
+    if config and prefixes:
+        code.append(inspect.getsource(cast(ModuleType, inspect.getmodule(config.text_prefixes))))
+    vocabulary = [tokenizers.__version__, tokenizer_sha256(tokenizer), tokenizer.truncation_side]
+    fingerprint = Hasher.hash([sentences._fingerprint, *code, *vocabulary, length, prefixes, prompt])
     return sentences.map(tokenize, batched=True, fn_kwargs=options, new_fingerprint=fingerprint, desc="Tokenising")
 
 

@@ -45,6 +45,19 @@ MOST_COLUMNS = 1000  # of a CSV file
 SEPARATORS = (";", "\t", "|", ",")
 
 
+@contextmanager
+def torn_rows_are_errors() -> Iterator[None]:
+    """Let `datasets` raise an error where pandas would drop the cells of a row, and not log its errors too."""
+    verbosity = datasets.logging.get_verbosity()
+    datasets.logging.set_verbosity(datasets.logging.CRITICAL)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", ParserWarning)
+            yield
+    finally:
+        datasets.logging.set_verbosity(verbosity)
+
+
 @dataclass
 class Source:
     """A file or a data set of texts, and the option with which a user can name another file."""
@@ -63,11 +76,8 @@ class Source:
     @contextmanager
     def reading(self) -> Iterator[None]:
         """Turn the errors of `datasets` into one line that says what could not be read, and where."""
-        verbosity = datasets.logging.get_verbosity()
-        datasets.logging.set_verbosity(datasets.logging.CRITICAL)  # it logs its errors too
         try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("error", ParserWarning)  # otherwise pandas drops the extra cells
+            with torn_rows_are_errors():
                 yield
         except UserError:
             raise
@@ -84,8 +94,6 @@ class Source:
             raise UserError(
                 f"{self.name} could not be loaded ({reason}); give --{self.option} a local file instead"
             ) from error
-        finally:
-            datasets.logging.set_verbosity(verbosity)
 
     def read(self) -> Rows:
         """Read the rows, with every text as it stands. An error names the option to set."""

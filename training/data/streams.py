@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
@@ -15,11 +15,14 @@ import torch
 from ..errors import UserError, library_errors
 from .batches import cut_into_batches, draws_of, process_share
 from .collation import ViewCollator
+from .sources import torn_rows_are_errors
 
 
-def reading_stream() -> AbstractContextManager[None]:
+@contextmanager
+def reading_stream() -> Iterator[None]:
     """Turn the errors of reading the rows of a stream into one line, see `library_errors`."""
-    return library_errors("the stream could not be read ({error})")
+    with library_errors("the stream could not be read ({error})"), torn_rows_are_errors():
+        yield
 
 
 @dataclass(frozen=True)

@@ -61,7 +61,7 @@ def embed_file(
     shard_receipt = {**receipt, **choices}
     create_directory(directory, "to")
     names = shard_names(rows, shard_size, file_format)
-    finished = finished_shards(directory, shard_receipt, DECISIVE)
+    finished = finished_shards(directory, shard_receipt, DECISIVE, names)
     state = PartialState()
     # Shards are assigned by number. The missing ones change while other processes write.
     numbers = range(state.process_index, len(names), state.num_processes)

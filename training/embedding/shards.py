@@ -70,11 +70,16 @@ def write_shard(path: Path, first_row: int, texts: list[str], embeddings: np.nda
         ) from error
 
 
-def finished_shards(directory: Path, receipt: dict, decisive: tuple[str, ...]) -> set[str]:
-    """Return the names of the shards that a directory already contains."""
+def finished_shards(directory: Path, receipt: dict, decisive: tuple[str, ...], names: list[str]) -> set[str]:
+    """Return the names of the shards that a directory already contains. A damaged one of `names` may be among them."""
     paths = [path for path in directory.glob("*") if path.suffix[1:] in FORMATS and not path.name.startswith(".")]
     for path in sorted(paths):
-        existing = read_receipt(path)
+        try:
+            existing = read_receipt(path)
+        except UserError:
+            if path.name in names and _vectors(path) is None:
+                continue  # a damaged one, which is written again
+            raise
         if differing := [key for key in decisive if existing.get(key) != receipt.get(key)]:
             name, value = differing[0].removesuffix("_sha256"), existing.get(differing[0])
             raise UserError(
@@ -89,15 +94,19 @@ def vectors_sha256(embeddings: np.ndarray) -> str:
 
 def is_damaged(path: Path) -> bool:
     """Return whether the vectors in a shard are not those that were written."""
+    vectors = _vectors(path)
+    return vectors is None or read_receipt(path).get(CHECKSUM) != vectors_sha256(vectors)
+
+
+def _vectors(path: Path) -> np.ndarray | None:
+    """Return the vectors in a shard, or None if it cannot be read."""
     try:
         if path.suffix == ".parquet":
             column = pq.read_table(path, columns=["embedding"]).column(0).combine_chunks()
-            vectors = column.flatten().to_numpy(zero_copy_only=False)
-        else:
-            vectors = load_file(path)["embedding"]
+            return column.flatten().to_numpy(zero_copy_only=False)
+        return load_file(path)["embedding"]
     except (OSError, KeyError, ValueError, ArrowException, SafetensorError):
-        return True
-    return read_receipt(path).get(CHECKSUM) != vectors_sha256(vectors)
+        return None
 
 
 def read_receipt(path: Path) -> dict:

@@ -42,17 +42,17 @@ def hold_out(task: PairTask) -> tuple[PairTask, PairTask]:
 
     Example:
         >>> pairs = [(f"a {number}", "b") for number in range(40)]
-        >>> [len(half.pairs) for half in hold_out(PairTask("toy", pairs, [1.0] * 40, "example"))]
+        >>> [len(half.pairs) for half in hold_out(PairTask("toy", pairs, [1.0, 2.0] * 20, "example"))]
         [19, 21]
     """
     halves = []
     digests = [hashlib.sha256("\t".join(pair).encode()).digest()[0] % 2 for pair in task.pairs]
     for half, name in enumerate(("dev", "test")):
         rows = [row for row, digest in enumerate(digests) if digest == half]
-        if len(rows) < FEWEST_PAIRS:
+        if len(rows) < FEWEST_PAIRS or len({task.scores[row] for row in rows}) == 1:
             raise UserError(
-                f"dev_file: {len(task.pairs)} pairs are too few to choose a checkpoint and to judge it; give other "
-                "ones as --test_file, or --eval_data none"
+                f"dev_file: {len(task.pairs)} pairs are too few, or too alike, to choose a checkpoint and judge it; "
+                "give other ones as --test_file, or --eval_data none"
             )
         halves.append(task.part(name, rows))
     return halves[0], halves[1]

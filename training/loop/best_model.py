@@ -47,25 +47,17 @@ class BestModel:
         run: the run's directory.
         dev: tasks whose mean score selects the best model. Without them, the last model is the best.
         log: gets the scores.
-        writer: writes the weights while the run trains on.
     """
 
-    COUNTERS: tuple[str, ...] = ("best_step", "best_score", "last_score", "times_lower", "times_not_best")
+    COUNTERS: tuple[str, ...] = ("best_step", "best_score", "highest", "last_score", "times_lower", "times_not_best")
 
-    def __init__(
-        self,
-        run: Path,
-        built: Build,
-        recipe: Recipe,
-        dev: Sequence[Task],
-        log: TrainingLog,
-        writer: BackgroundWriter,
-    ):
-        self.run, self.built, self.recipe, self.dev, self.log, self.writer = run, built, recipe, dev, log, writer
+    def __init__(self, run: Path, built: Build, recipe: Recipe, dev: Sequence[Task], log: TrainingLog):
+        self.run, self.built, self.recipe, self.dev, self.log = run, built, recipe, dev, log
         self.token_ids: dict[str, torch.Tensor] = {}  # of the texts encoded so far
         self.accelerator = log.accelerator
         self.best_step: int | None = None
         self.best_score: float | None = None
+        self.highest: float | None = None  # dev score; `select_by: last` serves another update
         self.last_score: float | None = None
         self.times_lower = 0
         self.times_not_best = 0  # evaluations in a row
@@ -91,10 +83,10 @@ class BestModel:
         self.soup.ranked = [(score, step) for score, step in counters["soup"]][: self.recipe.soup]
         self.weights.checksums = {int(step): checksum for step, checksum in counters["best_weights"].items()}
         restored = on_main(self.accelerator, self._check_weights)
-        self.best_step, self.best_score, self.soup.ranked = restored
+        self.best_step, self.best_score, self.highest, self.soup.ranked = restored
 
-    def _check_weights(self) -> tuple[int | None, float | None, list[tuple[float, int]]]:
-        """Return the update of the best weights, its score, and the ranks of the soup."""
+    def _check_weights(self) -> tuple[int | None, float | None, float | None, list[tuple[float, int]]]:
+        """Return the update of the best weights, its score, the highest one, and the ranks of the soup."""
         lost = self.weights.damage(self._needed_steps())
         if lost and not self.recipe.force:
             raise UserError(
@@ -102,10 +94,10 @@ class BestModel:
             )
         if lost:
             logger.warning("%s: the best of the updates from here on is served", lost)
-            return None, None, []
+            return None, None, None, []
         if self.recipe.force and self.best_step is not None and self.dev:
             self._score_again()  # the dev pairs or the precision may have changed
-        return self.best_step, self.best_score, self.soup.ranked
+        return self.best_step, self.best_score, self.highest, self.soup.ranked
 
     def _score_again(self) -> None:
         serving = self._serving()
@@ -118,6 +110,7 @@ class BestModel:
             self.soup.rank(score, step)
         self.best_step = self.soup.ranked[0][1] if self.soup.ranked else self.best_step
         self.best_score = scores[self.best_step]  # type: ignore[index]  # the caller knows that there is one
+        self.highest = self.best_score
 
     def delete_weights(self, checkpoints: Iterable[dict]) -> None:
         """Delete the weights that none of the checkpoints names."""
@@ -139,16 +132,19 @@ class BestModel:
         """Count dev scores that are lower than the one before, and those in a row that are no better than the best."""
         self.times_lower += self.last_score is not None and score < self.last_score
         self.last_score = score
-        better = self.best_score is None or score > self.best_score
+        better = self.highest is None or score > self.highest
         self.times_not_best = 0 if better else self.times_not_best + 1
 
-    def evaluate(self, step: int, *, counts: bool, score: float | None = None) -> None:
+    def evaluate(
+        self, step: int, writer: BackgroundWriter, *, counts: bool = True, score: float | None = None
+    ) -> None:
         """Score the serving model on dev, and keep its weights if it is better.
 
         If the method may serve one of several encoders, each is scored and the best one counts. Without dev, or if the
         recipe selects the last one, they are always kept.
 
         Args:
+            writer: writes the weights while the run trains on.
             counts: whether it counts for `endurance` and `patience`. Scores before training and of stage `nli` do not.
             score: of the model on dev, if it is known.
         """
@@ -161,6 +157,7 @@ class BestModel:
             self.soup.rank(score, step)
             if counts:
                 self.count(score)
+            self.highest = score if self.highest is None else max(score, self.highest)
         always = not self.dev or self.best_score is None or self.recipe.select_by == LAST
         if always or cast(float, score) > cast(float, self.best_score):
             self.best_step, self.best_score = step, score
@@ -168,7 +165,7 @@ class BestModel:
             if step in self._needed_steps():
                 with self.built.model.serving_model().read_with(encoder):
                     weights = host_copies(self._serving().state_dict())
-                self.writer.submit(partial(self.weights.write, step, weights))
+                writer.submit(partial(self.weights.write, step, weights))
         wait_for_all()
 
     def served(self) -> tuple[SentenceEncoderModel, list[int]]:
@@ -180,7 +177,7 @@ class BestModel:
             The serving model, and the steps that its weights are an average of.
         """
         serving = self._serving()
-        if self.recipe.soup:
+        if self.soup.ranked:
 
             def evaluate(weights: Weights) -> float:
                 serving.load_state_dict(weights)

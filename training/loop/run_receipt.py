@@ -28,9 +28,10 @@ from .precision import precision_of
 from .run_data import RunData
 
 # The code that a run's numbers depend on, beside `modeling`: what batches and updates use.
-CODE: tuple[str, ...] = ("data/*.py", "loading/*.py", "evaluation/selection.py", "evaluation/tasks/sts.py")
+CODE: tuple[str, ...] = ("data/*.py", "loading/*.py", "evaluation/selection.py", "evaluation/metrics/sts/sts.py")
+CODE += ("evaluation/tasks/sts.py", "evaluation/tasks/probing.py", "evaluation/tasks/transfer.py")
 CODE += ("loop/best_model.py", "loop/building.py", "loop/optimizers.py", "loop/run_data.py", "loop/training_log.py")
-CODE += ("loop/training_loop.py",)
+CODE += ("loop/training_loop.py", "loop/served/*.py")
 # A checkpoint in which one of these differs belongs to another run.
 SAME_RUN = ("recipe", "seed")
 

@@ -45,7 +45,6 @@ from ..pictures.captions import PICTURES
 from ..pictures.vectors import draw_similarities
 from ..publishing.repository import save_card
 from ..recipes import Recipe, load_recipe, origin
-from .background import BackgroundWriter
 from .best_model import BestModel, pairs_to_draw, pairs_to_show
 from .building import build
 from .checkpoints import RECEIPT, newest, read_state, refuse_another_build, step_of
@@ -153,6 +152,8 @@ def _run_seeds(recipe: Recipe, served: ServedEncoder | None, output: Path, accel
 def load_evaluation(recipe: Recipe) -> tuple[list[Task], list[PairTask]]:
     """Load dev tasks and test pairs. This happens before training, so that missing files are reported at once."""
     dev = load_dev(recipe)
+    if not dev and (recipe.patience is not None or recipe.endurance is not None):
+        logger.warning("patience, endurance: there are no dev pairs, so the run makes all its updates")
     if chooses_and_judges(recipe):
         chosen, judging = hold_out(load_pairs_file(str(recipe.dev_file)))
         counts = len(chosen.pairs), len(judging.pairs)
@@ -258,10 +259,9 @@ def write_unfinished(run: Path) -> int:
         refuse_another_build(checkpoint, recipe, seed, built)
         built.model.to(accelerator.device)
         log = TrainingLog(run, accelerator)
-        with BackgroundWriter() as writer:
-            best = BestModel(run, built, recipe, load_dev(recipe) if recipe.soup else [], log, writer)
-            best.restore(counters)
-            best.write(seed)
+        best = BestModel(run, built, recipe, load_dev(recipe) if recipe.soup else [], log)
+        best.restore(counters)
+        best.write(seed)
         return step_of(checkpoint)
 
 

@@ -39,6 +39,7 @@ class TrainingLog:
         self.step, self.seconds = 0, 0.0
         self.rows, self.update_seconds = 0, 0.0
         self.changed: list[str] = []  # what was another when the run was resumed by force
+        self.new_rows = 0  # of this process, since the last logging
         self.losses: list[dict[str, torch.Tensor]] = []
         self.prefix = f"{run.name}/" if run.name.startswith("seed-") else ""  # all seeds share one tracker
 
@@ -54,11 +55,10 @@ class TrainingLog:
             `peak_rss_bytes`, the peak memory of this process; `peak_device_bytes`, the peak memory of its GPU, None on
             CPU. The seconds of a resumed run are added up, its peaks are those since it was resumed.
         """
-        rows = self.rows * self.accelerator.num_processes
         return {
             "seconds": round(self.seconds, 3),
             "update_seconds": round(self.update_seconds, 3),
-            "rows_per_second": round(rows / self.update_seconds, 1) if rows else None,
+            "rows_per_second": round(self.rows / self.update_seconds, 1) if self.rows else None,
             "peak_rss_bytes": peak_rss_bytes(),
             "peak_device_bytes": peak_device_bytes(self.accelerator.device),
         }
@@ -87,7 +87,7 @@ class TrainingLog:
             rows: training rows of this process.
         """
         self.step = step
-        self.rows += rows
+        self.new_rows += rows
         self.losses.append(losses)  # read when they are logged, because reading waits for the device
 
     def log(self, learning_rate: float) -> dict:
@@ -98,6 +98,8 @@ class TrainingLog:
         """
         steps = torch.stack([torch.stack([*losses.values()]) for losses in self.losses])  # (updates, losses)
         steps = self.accelerator.reduce(steps, reduction="mean").cpu()  # the one wait for the device
+        new_rows = torch.tensor(self.new_rows, device=self.accelerator.device)
+        self.rows, self.new_rows = self.rows + int(self.accelerator.reduce(new_rows)), 0
         *means, _ = steps.mean(0).tolist()
         *names, _ = self.losses[0]
         first, self.losses = self.step - len(self.losses) + 1, []

@@ -179,13 +179,13 @@ def train(
     with float32_attention(built.model, recipe):
         refuse_padding_dependence(built, recipe)
     with BackgroundWriter() as writer:
-        best = BestModel(directory, built, recipe, dev, log, writer)
+        best = BestModel(directory, built, recipe, dev, log)
         run = SeedRun(directory, recipe, seed, built, data, accelerator, receipt, log, best, writer)
         if checkpoint is None:
             log.clear_metrics()
             with float32_attention(built.model, recipe):
                 score = on_main(accelerator, partial(best.score_base_model, [*dev, *tests]))
-                best.evaluate(step=0, counts=False, score=score)
+                best.evaluate(0, writer, counts=False, score=score)
         title = f"training ({seed_name(recipe, seed)})"
         bar = progress_bar(stages[-1].stop, title, disable=not accelerator.is_main_process)
         for stage in stages:
@@ -294,7 +294,7 @@ def train_stage(
             started = time.perf_counter()
             gather_weights(trained, model)
             with float32_attention(model, recipe):
-                run.best.evaluate(step, counts=stage.name == "contrastive")
+                run.best.evaluate(step, run.writer, counts=stage.name == "contrastive")
                 if stage.name == "nli":
                     log.diagnose(model, run.data.probe())
             log.seconds += seconds + time.perf_counter() - started
@@ -315,7 +315,10 @@ def start_stage(
     groups = _parameter_groups(model, recipe.weight_decay)
     optimizer = make_optimizer(recipe, groups, stage.learning_rate, fp16=accelerator.scaler is not None)
     scheduler = make_schedule(recipe, optimizer, stage.decay)
-    wrapped, optimizer = accelerator.prepare(model, optimizer)
+    with warnings.catch_warnings():
+        # accelerate 1.14 gives it to torch 2.13, which has another name for it.
+        warnings.filterwarnings("ignore", ".broadcast_buffers. is deprecated", FutureWarning)
+        wrapped, optimizer = accelerator.prepare(model, optimizer)
     return wrapped, optimizer, scheduler
 
 

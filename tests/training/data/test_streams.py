@@ -9,7 +9,9 @@ import pytest
 import torch
 
 from csezoo.training.data.streams import StreamedBatches, StreamPosition
+from csezoo.training.data.texts import load_sentences
 from csezoo.training.errors import UserError
+from csezoo.training.recipes import make_recipe
 
 SHARDS, ROWS = 3, 7
 
@@ -115,3 +117,25 @@ def test_blocks_do_not_draw_from_the_global_random_state(stream):
     state = torch.get_rng_state()
     first(batches(stream), 9)
     assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_a_row_with_too_many_cells_is_refused_in_a_stream_too(tmp_path):
+    torn = tmp_path / "torn.csv"
+    torn.write_text("a,b\n" + "the small cat, it is said,sleeps\n" * 20, encoding="utf-8")
+    keys = {"train_file": str(torn), "text_columns": ["a", "b"], "streaming": True, "max_steps": 1}
+    with pytest.raises(UserError, match="the stream could not be read"):
+        next(
+            iter(
+                StreamedBatches(
+                    load_sentences(make_recipe(keys)),
+                    lambda rows, draws: {},
+                    start=0,
+                    batch_size=4,
+                    seed=1,
+                    rank=0,
+                    world=1,
+                    shuffle_buffer=8,
+                    shards=1,
+                )
+            )
+        )

@@ -311,6 +311,22 @@ def test_a_file_that_changes_meanwhile_is_refused(tmp_path, change):
 
 
 @pytest.mark.parametrize("file_format", ["parquet", "safetensors"])
+def test_a_shard_that_was_cut_is_written_again(file, tmp_path, file_format):
+    out, options = tmp_path / "out", {"shard_size": 10, "file_format": file_format}
+    embed_file(letters, RECEIPT, str(file), out, **options)
+    written = contents(out)
+    second = sorted(out.iterdir())[1]
+    second.write_bytes(written[second.name][:100])
+    embed_file(letters, RECEIPT, str(file), out, **options)
+    assert contents(out) == written
+    second.rename(second.with_stem("other"))
+    (out / second.name).write_bytes(b"")
+    second.with_stem("other").write_bytes(b"")
+    with pytest.raises(UserError, match="other.* was not written by `csezoo encode`"):
+        embed_file(letters, RECEIPT, str(file), out, **options)
+
+
+@pytest.mark.parametrize("file_format", ["parquet", "safetensors"])
 def test_a_shard_with_changed_bytes_is_written_again(file, tmp_path, file_format):
     out, options = tmp_path / "out", {"shard_size": 10, "file_format": file_format}
     embed_file(letters, RECEIPT, str(file), out, **options)

@@ -128,10 +128,13 @@ def test_pairs_that_would_choose_and_judge_are_split_and_do_not_ask_the_hub(on_s
     assert line in capsys.readouterr().err
 
 
-def test_too_few_pairs_to_choose_and_to_judge_are_refused(on_served, tmp_path):
+@pytest.mark.parametrize(
+    "rows", ["a cat,a dog,1\na bird,a cat,2\n" * 5, "".join(f"a cat,{n} dogs,{n == 0:d}\n" for n in range(40))]
+)
+def test_too_few_pairs_to_choose_and_to_judge_are_refused(on_served, tmp_path, rows):
     few = tmp_path / "few.csv"
-    few.write_text("sentence1,sentence2,score\n" + "a cat,a dog,1\na bird,a cat,2\n" * 5, encoding="utf-8")
-    with pytest.raises(UserError, match="dev_file: 10 pairs are too few to choose a checkpoint and to judge it"):
+    few.write_text("sentence1,sentence2,score\n" + rows, encoding="utf-8")
+    with pytest.raises(UserError, match="dev_file: .0 pairs are too few, or too alike, to choose a checkpoint"):
         train(on_served(dev_file=str(few), eval_data="hub"))
 
 

@@ -82,8 +82,8 @@ def test_contrastive_tension_serves_the_encoder_that_is_better_on_dev(bases, tra
             encoder.load_state_dict(state)
         log = TrainingLog(tmp_path, Accelerator(cpu=True))
         with BackgroundWriter() as writer:
-            best = BestModel(tmp_path, built, recipe, load_dev(recipe), log, writer)
-            best.evaluate(step, counts=True)
+            best = BestModel(tmp_path, built, recipe, load_dev(recipe), log)
+            best.evaluate(step, writer)
         assert best.best_score == max(scores)
         assert all(best.weights.read(step)[f"backbone.{name}"].equal(tensor) for name, tensor in better.items())
 

@@ -68,6 +68,15 @@ def test_the_best_repository_of_a_run_is_the_mean_of_its_soup(tiny, bases, tmp_p
     assert dev == pytest.approx(results["training"]["dev"], abs=1e-4), "what is served is what was chosen"
 
 
+def test_a_soup_that_is_lost_at_the_end_of_a_run_is_served_as_the_last_weights(tiny, tmp_path):
+    recipe = tiny(soup=2, eval_steps=1, max_steps=2)
+    train(recipe)
+    (tmp_path / "run" / "results.json").unlink()
+    next((tmp_path / "run" / "best_weights").iterdir()).unlink()
+    training = train(recipe, force=True)["training"]
+    assert training["soup"] == [] and training["updates"] == 2
+
+
 def test_a_finished_run_can_be_evaluated_again(tiny, tmp_path):
     recipe = tiny(soup=2, eval_steps=1, max_steps=2)
     train(recipe)

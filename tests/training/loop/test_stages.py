@@ -207,13 +207,13 @@ def test_sentences_of_graded_pairs_need_evaluation_data(name):
 
 def test_endurance_counts_drops_between_evaluations(tmp_path):
     log = TrainingLog(tmp_path, Accelerator(cpu=True))
-    best = BestModel(tmp_path, None, make_recipe({"endurance": 3}), None, log, None)
+    best = BestModel(tmp_path, None, make_recipe({"endurance": 3}), None, log)
     for score, falls in ((50, 0), (60, 0), (59, 1), (59, 1), (61, 1), (60, 2), (80, 2)):
         best.count(score)
         assert best.times_lower == falls and not best.stopped, "never set back by a rise, never moved by a tie"
     best.count(79)
     assert best.stopped
-    unlimited = BestModel(tmp_path, None, make_recipe({}), None, log, None)
+    unlimited = BestModel(tmp_path, None, make_recipe({}), None, log)
     for score in range(100, 0, -1):
         unlimited.count(score)
     assert not unlimited.stopped
@@ -221,16 +221,30 @@ def test_endurance_counts_drops_between_evaluations(tmp_path):
 
 def test_patience_counts_evaluations_in_a_row_that_are_no_better_than_the_best(tmp_path):
     log = TrainingLog(tmp_path, Accelerator(cpu=True))
-    best = BestModel(tmp_path, None, make_recipe({"patience": 3}), None, log, None)
+    best = BestModel(tmp_path, None, make_recipe({"patience": 3}), None, log)
     for score, without in ((50, 0), (60, 0), (59, 1), (60, 2), (61, 0), (60, 1), (59, 2)):
         best.count(score)
-        best.best_score = max(score, best.best_score or 0)
+        best.highest = max(score, best.highest or 0)
         assert best.times_not_best == without and not best.stopped, "a tie is not better"
     best.count(61)
     assert best.stopped
-    again = BestModel(tmp_path, None, make_recipe({"patience": 3}), None, log, None)
+    again = BestModel(tmp_path, None, make_recipe({"patience": 3}), None, log)
     again.restore(best.counters())
     assert again.stopped, "a run that has stopped stays stopped"
+
+
+def test_patience_looks_at_the_highest_score_where_the_last_update_is_served(tiny, tmp_path):
+    recipe = tiny(max_steps=40, eval_steps=1, patience=2, select_by="last")
+    updates = train(recipe, learning_rate=0.05)["training"]["updates"]
+    dev = [line["dev"] for line in lines(tmp_path / "run") if "dev" in line]
+    assert updates < 40 and max(dev[:-2]) == max(dev)
+
+
+def test_without_dev_pairs_a_line_says_that_nothing_stops_the_run(tiny, dev_file, capsys):
+    recipe = tiny(max_steps=2, eval_steps=1, patience=1, test_file=str(dev_file))
+    del recipe["dev_file"]
+    assert train(recipe)["training"]["updates"] == 2
+    assert "patience, endurance: there are no dev pairs" in capsys.readouterr().err
 
 
 def test_early_stopping_stops_a_run_and_it_stays_stopped(tiny, tmp_path):

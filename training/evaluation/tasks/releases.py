@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 # Checksums of sentences and labels, as in `receipt()`. STS12–16 and the transfer tasks are the same in every copy that
 # was compared. Copies of STS-B, SICK and MRPC differ in their tokenisation.
 RELEASED = {
@@ -26,12 +28,14 @@ RELEASED = {
 def compare_with_release(task: str, receipt: dict) -> dict[str, bool]:
     """Compare a task's checksum with that of the release; return `as_released`, or nothing if no checksum is known.
 
+    A file of pairs is not the task that it is called by.
+
     Example:
         >>> compare_with_release("MR", {"dataset": "SentEval MR", "sha256": "0" * 64})
         {'as_released': False}
-        >>> compare_with_release("mine", {"dataset": "mine.csv", "sha256": "0" * 64})
+        >>> compare_with_release("MR", {"dataset": "MR.csv", "sha256": "0" * 64})
         {}
     """
-    if task not in RELEASED or receipt["dataset"].startswith("mteb/"):
+    if task not in RELEASED or receipt["dataset"].startswith("mteb/") or Path(receipt["dataset"]).stem == task:
         return {}
     return {"as_released": receipt["sha256"] == RELEASED[task]}

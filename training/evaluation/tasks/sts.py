@@ -90,6 +90,8 @@ class PairTask:
         scores = STS(keep_in_memory=True).compute(predictions=similarities, references=self.scores)
         value = scores[self.metric]
         if math.isnan(value):
+            if len(set(self.scores)) == 1:
+                raise UserError(f"{self.name}: all gold scores are equal; give pairs of different scores")
             raise UserError(
                 f"{self.name}: all similarities are equal; the encoder returns one vector for every sentence"
             )

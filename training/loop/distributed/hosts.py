@@ -43,10 +43,15 @@ def wait_for_all() -> None:
 
 @contextmanager
 def first_of_each_node() -> Iterator[None]:
-    """Let one process of each node go first, so that the others find in its cache what it has prepared."""
+    """Let one process of each node go first, so that the others find in its cache what it has prepared.
+
+    They go on after an error of the first one too, and have it themselves.
+    """
     first = PartialState().is_local_main_process
     if not first:
         wait_for_all()
-    yield
-    if first:
-        wait_for_all()
+    try:
+        yield
+    finally:
+        if first:
+            wait_for_all()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from safetensors.torch import load_file, save_file
 
-from ...files import remove
+from ...files import flush, remove
 from ...hub import sha256
 from .soup import Weights
 
@@ -32,6 +32,7 @@ class BestWeights:
         self.directory.mkdir(exist_ok=True)
         partial = self.directory / f".{step}.partial"
         save_file(weights, partial)
+        flush(partial)
         os.replace(partial, self.file(step))
         self.checksums[step] = sha256(self.file(step))
 

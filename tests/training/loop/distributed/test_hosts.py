@@ -33,6 +33,19 @@ assert gathered == ([0, 1] if state.is_main_process else None)
     run_two("-c", BEGIN + code)
 
 
+def test_an_error_of_the_first_process_of_a_node_lets_the_others_go_on():
+    code = """
+try:
+    with hosts.first_of_each_node():
+        raise ValueError("a file cannot be read")
+except ValueError:
+    hosts.wait_for_all()
+else:
+    raise AssertionError("no error")
+"""
+    run_two("-c", BEGIN + code)
+
+
 def test_a_lost_process_holds_the_others_for_the_short_limit_only():
     code = """
 if state.is_main_process:  # as one that never comes back
