@@ -79,6 +79,29 @@ class MaskedLMHead(MaskedLMTransform):
         return F.linear(super().forward(hidden_state), word_embeddings, self.decoder_bias)
 
 
+def chosen_tokens(vectors: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the vectors and labels of the chosen tokens alone, because a head can cost as much as all layers.
+
+    On a device it returns all: to find the chosen ones would be to wait for it.
+
+    Args:
+        vectors: `(B, T, H)`.
+        labels: `(B, T)`, -100 where no token was chosen.
+
+    Returns:
+        `(1, n, H)` and `(1, n)`, or what was given.
+
+    Example:
+        >>> vectors, labels = chosen_tokens(torch.zeros(2, 2, 4), torch.tensor([[-100, 1], [-100, -100]]))
+        >>> vectors.shape, labels
+        (torch.Size([1, 1, 4]), tensor([[1]]))
+    """
+    if vectors.device.type != "cpu" or torch.compiler.is_compiling():
+        return vectors, labels
+    chosen = labels != -100
+    return vectors[chosen][None], labels[chosen][None]
+
+
 def masked_lm_loss(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     """Return the mean cross-entropy over the chosen tokens of all processes, or 0 if none was chosen.
 

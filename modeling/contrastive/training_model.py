@@ -18,7 +18,7 @@ from ..serving.pooling_csezoo import BackboneOutput
 from .configuration import SentenceEncoderConfig
 from .devices import tensor_on
 from .distributed import gather_rows, number_of_each, sum_over_processes
-from .masked_language_modeling import MaskedLMHead, MaskedLMTransform, mask_tokens, masked_lm_loss
+from .masked_language_modeling import MaskedLMHead, MaskedLMTransform, chosen_tokens, mask_tokens, masked_lm_loss
 from .mini_batches import in_mini_batches
 from .natural_language_inference import NLIClassifier, nli_loss
 from .pretrained import SentenceEncoderPreTrainedModel
@@ -507,5 +507,6 @@ class ForContrastiveLearning(SentenceEncoderPreTrainedModel):
             vocab_size=self.config.vocab_size,
         )
         outputs, _ = self.encode_views(masked_ids.view_as(input_ids), attention_mask)
-        logits = self.lm_head(outputs.last_hidden_state, self.get_input_embeddings().weight)
+        vectors, labels = chosen_tokens(outputs.last_hidden_state, labels)
+        logits = self.lm_head(vectors, self.get_input_embeddings().weight)
         return {**losses, "mlm": (self.config.mlm_weight, masked_lm_loss(logits, labels))}

@@ -6,6 +6,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from csezoo.modeling import SimCSEConfig, SimCSEModel
+from csezoo.modeling.contrastive import training_model as of_training
 from csezoo.modeling.contrastive.masked_language_modeling import mask_tokens, masked_lm_loss
 from tests.conftest import tiny_config
 from tests.formulas import linear, numpy_info_nce
@@ -80,6 +81,26 @@ def test_the_mlm_loss_is_added_with_its_weight():
     output = model.eval()(**batch())
     expected = output.losses["contrastive"] + 0.5 * output.losses["mlm"]
     torch.testing.assert_close(output.loss, expected)
+
+
+@pytest.mark.parametrize("probability", [0.5, 1e-9])
+def test_the_mlm_head_reads_the_chosen_tokens_alone_with_the_loss_and_gradient_of_all(monkeypatch, probability):
+    results = []
+    for everything in (False, True):
+        model = simcse(mlm_weight=0.5, mlm_probability=probability, mask_token_id=4, special_token_ids=[0, 2, 3, 4])
+        if everything:
+            monkeypatch.setattr(of_training, "chosen_tokens", lambda vectors, labels: (vectors, labels))
+        read = []
+        model.lm_head.register_forward_hook(
+            lambda module, inputs, logits, read=read: read.append(logits[..., 0].numel())
+        )
+        torch.manual_seed(1)
+        model.train()(**batch()).loss.backward()
+        gradients = {name: parameter.grad for name, parameter in model.named_parameters()}
+        results.append((read[0], gradients))
+    (few, some), (many, all_of_them) = results
+    assert few < many
+    torch.testing.assert_close(some, all_of_them)
 
 
 def test_real_tokens_that_are_not_special_may_be_masked():

@@ -30,7 +30,13 @@ from transformers import AutoModelForMaskedLM, PreTrainedModel
 
 from ...contrastive.backbones import embedding_output, longest_input
 from ...contrastive.distributed import gather_rows, number_of_each
-from ...contrastive.masked_language_modeling import MaskedLMHead, MaskedLMTransform, mask_tokens, masked_lm_loss
+from ...contrastive.masked_language_modeling import (
+    MaskedLMHead,
+    MaskedLMTransform,
+    chosen_tokens,
+    mask_tokens,
+    masked_lm_loss,
+)
 from ...contrastive.mini_batches import in_mini_batches
 from ...contrastive.packing import packed
 from ...contrastive.sentence_encoder import SentenceEncoderModel, new_encoder
@@ -209,6 +215,8 @@ class DiffCSEForContrastiveLearning(ForContrastiveLearning):
             labels[:, 0] = -100
         labels[rows:] = -100
         hidden = self.discriminate(masked, attention_mask, vectors)
+        if self.config.prediction == "masked_lm":
+            hidden, labels = chosen_tokens(hidden, labels)
         logits = self.discriminator_lm_head(hidden, self.discriminator.get_input_embeddings().weight)
         if self.config.prediction == "corrective_lm":
             logits = corrective_log_probabilities(logits, self.discriminator_head(hidden), masked)
