@@ -70,11 +70,15 @@ def local_directory(
         ) from error
 
 
-def refuse_run(directory: str | Path) -> None:
-    """Refuse the directory of a run where a repository is expected."""
+def refuse_run_or_adapter(directory: str | Path) -> None:
+    """Refuse the directory of a run, or an adapter, where a repository is expected."""
     path = Path(directory)
-    if os.path.isdir(path / "best") and not os.path.isfile(path / "config.json"):
+    if os.path.isfile(path / "config.json"):
+        return
+    if os.path.isdir(path / "best"):
         raise UserError(f"{directory} is a run; give {directory}/best")
+    if os.path.isfile(path / "adapter_config.json"):
+        raise UserError(f"{directory} is an adapter; `csezoo merge {directory} --to DIR` makes the model")
 
 
 def repository_file(repository: str, name: str, revision: str | None = None) -> Path | None:

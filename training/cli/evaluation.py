@@ -165,10 +165,12 @@ def compare(options: argparse.Namespace) -> None:
     labelled = bool(options.pairs or options.queries or options.suite)
     if options.sentences and labelled:
         raise UserError("--sentences: labels are the better judge; leave it out, or give nothing else")
+    suites = options.suite or ([] if labelled or options.sentences else ["sts"])
+    if options.data != "hub" and not suites:
+        raise UserError("--data: only suites read it; give --suite, or leave it out")
     quiet_transformers()
     tasks: list[Task] = [load_pairs_file(path) for path in options.pairs]
     tasks += [load_search(options.queries, options.passages)] if options.queries else []
-    suites = options.suite or ([] if labelled or options.sentences else ["sts"])
     tasks += [task for suite in load_suites(suites, options.data).values() for task in suite]
     sentences = read_sentences(options.sentences) if options.sentences else []
     poolings = [None if pooling == "own" else pooling for pooling in options.pooling or ("own", "own")]

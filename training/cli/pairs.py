@@ -68,7 +68,7 @@ def _add_files(added: argparse.ArgumentParser, file: str, *, sentences: bool) ->
     added.add_argument("--to", required=True, metavar="FILE.csv", help="a new CSV file")
     if sentences:
         added.add_argument("--column", help="the column with the sentences (default: `text`, or the only column)")
-        added.add_argument("--data", **SENTEVAL)
+        added.add_argument("--data", **{**SENTEVAL, "default": None})
 
 
 def make_neighbours(options: argparse.Namespace) -> None:
@@ -150,12 +150,14 @@ def _write(
 
 
 def _sentences(options: argparse.Namespace) -> list[str]:
-    from ..data.texts import load_sentences
+    from ..data.texts import load_sentences, load_texts
     from ..recipes import Recipe
     from ..recipes.keys import STS_SENTENCES, STSB_SENTENCES
 
     if options.file in (STS_SENTENCES, STSB_SENTENCES):
-        recipe = Recipe(dataset=options.file, eval_data=options.data)
-    else:
-        recipe = Recipe(train_file=options.file, text_columns=[options.column] if options.column else None)
-    return list(load_sentences(recipe)["0"])
+        if options.column:
+            raise UserError(f"column: {options.file} has no columns; leave the option out")
+        return list(load_sentences(Recipe(dataset=options.file, eval_data=options.data or "hub"))["0"])
+    if options.data:
+        raise UserError(f"data: it is for {STSB_SENTENCES} and {STS_SENTENCES}; leave the option out")
+    return load_texts(options.file, options.column)

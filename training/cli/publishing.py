@@ -97,11 +97,11 @@ def add_repository_options(added: argparse.ArgumentParser) -> None:
 def publish(options: argparse.Namespace) -> None:
     from ..publishing.publish import publish as push
 
+    quiet_transformers()
     run = Path(options.run_directory)
     if (run / "best_weights").is_dir() and (run / "recipe.yaml").is_file() and not (run / "results.json").is_file():
         from ..loop.runs import write_unfinished
 
-        quiet_transformers()
         print(f"written   {run / 'best'}, the best of the first {write_unfinished(run)} updates", flush=True)
     choices = {"private": options.private, "create_pr": options.create_pr, "tag": options.tag}
     choices |= {"adapter": options.adapter, "base": options.base}

@@ -50,9 +50,17 @@ def add_machines(added: argparse.ArgumentParser) -> None:
     where += "(ray); or in a Slurm job array (slurm)"
     added.add_argument("--on", default="here", choices=("here", "ray", "slurm"), help=where)
     options = "options of sbatch in one text after =, such as --sbatch='--time=4:00:00 --gres=gpu:1 --qos=low'"
-    added.add_argument("--sbatch", metavar="OPTIONS", help=options)
+    added.add_argument("--sbatch", metavar="OPTIONS", type=words, help=options)
     launcher = "options of accelerate launch in one text after =, such as --launch='--config_file FILE'"
-    added.add_argument("--launch", metavar="OPTIONS", help=launcher)
+    added.add_argument("--launch", metavar="OPTIONS", type=words, default=[], help=launcher)
+
+
+def words(text: str) -> list[str]:
+    """Return the words of a text as a shell reads them."""
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text} is not a list of options ({error})") from error
 
 
 def refuse_unused_machines(options: argparse.Namespace) -> None:
@@ -74,8 +82,8 @@ def hand_out(
 ) -> dict[int, str]:
     """Run `work(task)` for each task on Ray or Slurm, and return the numbers of those that failed, with the reason."""
     if options.on == "ray":
-        return run_on_ray(work, tasks, shlex.split(options.launch or ""))
-    return run_on_slurm(work, tasks, folder / "slurm", name=name, options=shlex.split(options.sbatch or ""))
+        return run_on_ray(work, tasks, options.launch)
+    return run_on_slurm(work, tasks, folder / "slurm", name=name, options=options.sbatch or [])
 
 
 def reproduce(options: argparse.Namespace) -> None:
@@ -88,9 +96,11 @@ def reproduce(options: argparse.Namespace) -> None:
     refuse_unused_machines(options)
     out, profile = Path(options.out), load_profile(options.profile, options.data)
     if options.item is None:
-        if options.rows or options.seeds or options.set or options.dry_run or options.launch or options.on != "here":
-            raise UserError("give a table or figure; without one, only --out, --profile and --data have a meaning")
-        print(list_items(out, profile))
+        if options.rows or options.set or options.dry_run or options.launch or options.on != "here":
+            raise UserError(
+                "give a table or figure; without one, only --out, --seeds, --profile and --data have a meaning"
+            )
+        print(list_items(out, profile, options.seeds))
         return
     item, overrides = load_item(options.item), key_values(options.set)
     planned = plan(item, out, rows=options.rows, seeds=options.seeds, overrides=overrides, profile=profile)
@@ -106,7 +116,7 @@ def reproduce(options: argparse.Namespace) -> None:
     from ..reproducing.writing import write_item
 
     begin(out)
-    runs, launcher = unique_runs(planned), shlex.split(options.launch or "")
+    runs, launcher = unique_runs(planned), options.launch
     settings: dict[str, Any] = {"columns": item.columns, "data": profile.data, "glue": item.glue}
     settings["transfer_rows"] = profile.transfer_rows
     settings["pairs"] = [load_task(name, profile.data) for name in STS_TASKS] if item.against else []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import shlex
 import time
 from functools import partial
 from pathlib import Path
@@ -80,7 +79,7 @@ def tune(options: argparse.Namespace) -> None:
         data=profile.data,
         transfer_rows=profile.transfer_rows,
         sentences=tuple(sentences),
-        launcher=tuple(shlex.split(options.launch or "")),
+        launcher=tuple(options.launch),
         prune=not options.no_pruning,
     )
     begin(search.out)

@@ -62,6 +62,8 @@ def convert(
     keys |= entry.model if entry else {}
     modules, known_pickle = name == "consert", entry is not None
     source = find_source(model, revision, modules=modules, authors_pickle=known_pickle)
+    if not modules and (source.encoder / "modules.json").is_file():
+        source.notes.append(f"modules.json was not read: the pooling and the layers are those of {name}")
     if entry and entry.seen and source.revision and not source.revision.startswith(entry.seen):
         source.notes.append(f"the rules for it were written for commit {entry.seen}")
     report(f"read      {source}")

@@ -60,6 +60,21 @@ def load_sentences(recipe: Recipe) -> Rows:
     return _keep(_checked(source, loaded, columns), recipe.train_fraction, recipe.fraction_seed)
 
 
+def load_texts(file: str, column: str | None = None) -> list[str]:
+    """Load the texts of a file that are not blank.
+
+    Args:
+        column: of the texts; by default `text`, or the only column.
+
+    Raises:
+        UserError: as in `load_sentences`.
+    """
+    source = Source("file", file)
+    loaded = source.read()
+    columns = source.columns(source.names(loaded), [column] if column else None, "column")
+    return list(_checked(source, loaded, columns)["0"])
+
+
 def streamed_files(recipe: Recipe) -> list[str]:
     """Return the files that a recipe streams from a local directory, in order; none for any other data."""
     if recipe.train_file or not recipe.streaming or not os.path.isdir(str(recipe.dataset)):

@@ -26,7 +26,7 @@ from csezoo.modeling.serving.modeling_csezoo import CsezooModel
 from ..environment import default_device, device_name
 from ..errors import UserError, library_errors, quoted
 from ..files import read_json
-from ..hub import is_inside, refuse_run, repository_file
+from ..hub import is_inside, refuse_run_or_adapter, repository_file
 from ..loading.backbones import PADDING_MOVES, encoder_around, load_backbone, padding_moves, run_once
 from ..loading.sizes import refuse_oversized
 from ..loading.templates import serving_tokenizer, template_token_ids
@@ -273,7 +273,7 @@ def is_published(model: str) -> bool:
         return "csezoo" in read_json(path)
     if repository_file(model, "modules.json"):
         return False
-    refuse_run(model)
+    refuse_run_or_adapter(model)
     raise UserError(
         f"{model} is neither a directory with a model nor a model on the Hub that can be reached; check the name"
     )

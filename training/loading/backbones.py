@@ -18,7 +18,7 @@ from csezoo.modeling.methods.simcse import SimCSEConfig, SimCSEModel
 from csezoo.modeling.serving.modeling_csezoo import CsezooModel, is_causal
 
 from ..errors import UserError, as_user_error, library_errors
-from ..hub import refuse_run
+from ..hub import refuse_run_or_adapter
 from .sizes import load_pretrained, refuse_oversized_checkpoint
 
 logger = logging.getLogger(__name__)
@@ -42,7 +42,7 @@ def load_backbone(base_model: str, **options: Any) -> PreTrainedModel:
     Raises:
         UserError: the model cannot be found, is larger than memory, lacks tensors or is not an encoder.
     """
-    refuse_run(base_model)
+    refuse_run_or_adapter(base_model)
     with library_errors(
         f"base_model: {base_model!r} could not be loaded ({{error}}); give a directory, or a Hub id with the network "
         "on; `csezoo convert MODEL --as base --to DIR` makes safetensors of a pickle"

@@ -137,6 +137,8 @@ def stage_adapter(run: str, to: str, staged: Path, base: str | None = None) -> N
     if not Path(run, ADAPTER).is_file():
         adapter_of_run(run, staged, base)
     else:
+        if base:
+            raise UserError(f"--base: {run} names its base model; leave the option out")
         staged.mkdir()
         for name in NEEDED:
             shutil.copy(find_adapter(run) / name, staged)

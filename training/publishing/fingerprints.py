@@ -12,7 +12,15 @@ from ..environment import versions
 from ..errors import UserError, library_errors
 from ..evaluation.encoders import checkpoint_tokenizer, is_published, load_checkpoint
 from ..files import read_json
-from ..hub import added_files, differing_files, files_in, local_directory, refuse_run, sha256, unreadable_directories
+from ..hub import (
+    added_files,
+    differing_files,
+    files_in,
+    local_directory,
+    refuse_run_or_adapter,
+    sha256,
+    unreadable_directories,
+)
 from ..pictures.captions import PICTURES
 
 # Files without a checksum: what a card and a run add to a saved model, and what no library loads.
@@ -49,6 +57,7 @@ def verify_repository(repository: str, revision: str | None = None) -> list[str]
     Example:
         `verify_repository("runs/quickstart/best")`
     """
+    refuse_run_or_adapter(repository)
     directory = local_directory(repository, revision)
     if unread := unreadable_directories(directory):
         raise UserError(f"{repository} cannot be verified: {'; '.join(unread)}")
@@ -92,7 +101,6 @@ def read_fingerprint(directory: Path, repository: str) -> dict:
     """Read the fingerprint of a repository."""
     path = directory / FINGERPRINT_NAME
     if not path.is_file():
-        refuse_run(directory)
         raise UserError(
             f"{repository} has no {FINGERPRINT_NAME}: it is not a model of the zoo, or other code saved it; publish "
             "it again"

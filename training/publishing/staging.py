@@ -17,7 +17,7 @@ from huggingface_hub import EvalResultEntry, ModelCard, ModelCardData, eval_resu
 from ..errors import UserError, one_line
 from ..evaluation.tasks.sts import HUB
 from ..files import refuse_links_out
-from ..hub import differing_files, files_in, is_hidden
+from ..hub import differing_files, files_in, is_hidden, refuse_run_or_adapter
 from .audit import audit
 from .fingerprints import read_fingerprint, unchecked_formats
 
@@ -71,6 +71,8 @@ def hide_paths(staged: Path) -> None:
 def finished_repository(run: str, needed: tuple[str, ...] = NEEDED) -> Path:
     """Return the `best/` of a run, or `run` itself if it is a repository directory."""
     directory = Path(run, "best") if Path(run, "best").is_dir() else Path(run)
+    if "config.json" in needed:
+        refuse_run_or_adapter(directory)
     if missing := [name for name in needed if not (directory / name).is_file()]:
         raise UserError(f"{directory} has no {', '.join(missing)}; give a run directory with a finished best/ in it")
     if directory != Path(run) and not Path(run, "recipe.yaml").is_file():

@@ -18,19 +18,23 @@ def unique_runs(planned: Sequence[Planned]) -> list[Run]:
     return list({run.directory: run for row in planned for run in row.runs}.values())
 
 
-def list_items(out: Path, profile: Profile | None = None) -> str:
-    """Return a line for each item: its name, its state in `out`, what it is, and what it needs."""
+def list_items(out: Path, profile: Profile | None = None, seeds: Sequence[int] = ()) -> str:
+    """Return a line for each item: its name, its state in `out`, what it is, and what it needs.
+
+    Args:
+        seeds: that each item is made with, instead of those of its recipes.
+    """
     lines = []
     for name in item_names():
         item = load_item(name)
-        lines.append(f"{name:<24} {state(item, out, profile):<22} {item.title}")
+        lines.append(f"{name:<24} {state(item, out, profile, seeds):<22} {item.title}")
         lines += [f"{'':<24} needs {need}" for need in item.needs]
     return "\n".join(lines)
 
 
-def state(item: Item, out: Path, profile: Profile | None = None) -> str:
+def state(item: Item, out: Path, profile: Profile | None = None, seeds: Sequence[int] = ()) -> str:
     """Return how far an item is: `made`, how many of its runs are finished, or that all of its rows are quoted."""
-    planned = plan(item, out, profile=profile)
+    planned = plan(item, out, seeds=seeds, profile=profile)
     runs = unique_runs(planned)
     done = sum(finished(run, item.columns) for run in runs)
     if not runs:

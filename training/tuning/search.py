@@ -249,5 +249,6 @@ def best(study: optuna.Study) -> FrozenTrial:
     """Return the trial with the highest objective."""
     if not study.get_trials(states=[TrialState.COMPLETE]):
         reasons = [trial.user_attrs["reason"] for trial in study.trials if "reason" in trial.user_attrs]
-        raise UserError(f"no trial was finished{': ' + reasons[0] if reasons else ''}")
+        way_out = "; a trial that failed is not made again: mend what it says, and give another --out"
+        raise UserError(f"no trial was finished{': ' + reasons[0] + way_out if reasons else ''}")
     return study.best_trial

@@ -71,6 +71,9 @@ def broken(bases, tmp_path_factory):
     AutoTokenizer.from_pretrained(bases["bert"]).save_pretrained(tmp_path / "decoder")
     (tmp_path / "sentences.txt").write_text("a cat\na dog\n", encoding="utf-8")
     (tmp_path / "pairs.csv").write_text("sentence1,sentence2,score\na,b,1\nc,d,2\n", encoding="utf-8")
+    (tmp_path / "two.csv").write_text("a,b\nthe cat,the dog\n", encoding="utf-8")
+    (tmp_path / "adapter").mkdir()
+    (tmp_path / "adapter" / "adapter_config.json").write_text("{}", encoding="utf-8")
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "recipe.yaml").touch()
     (tmp_path / "picture.png").mkdir()
@@ -201,10 +204,25 @@ TRAIN = "simcse-bert-base-uncased --eval_data none --report_to none --base_model
         (f"reproduce {QUOTED} --sbatch=--qos=low", "give --on slurm too"),
         (f"{TUNE} diffcse/appendix-a --out {{0}}/file/x", "x cannot be written"),
         ("reproduce --rows x --dry-run", "give a table or figure"),
-        ("reproduce --seeds 1", "give a table or figure"),
+        ("reproduce --rows a", "give a table or figure"),
+        ("reproduce l2pcsr/table-1 --launch='x", "--launch: 'x is not a list of options (No closing quotation)"),
+        ("evaluate {0}/adapter", "adapter --to DIR` makes the model"),
+        ("verify {0}/adapter", "is an adapter; `csezoo merge"),
+        ("audit {0}/adapter", "is an adapter; `csezoo merge"),
+        ("export {0}/adapter --to {0}/none --onnx", "is an adapter; `csezoo merge"),
+        ("compare a b --pairs p.csv --data SentEval", "--data: only suites read it"),
         (f"{TUNE} diffcse/appendix-a --set seeds=7", "set: give --seeds instead of seeds"),
         (f"{TUNE} diffcse/appendix-a --seeds 43 43", "must be one or more different numbers"),
         (f"{TUNE} diffcse/appendix-a --trial-seed 2147483647", "seeds: 2147483648 must be"),
+        ("synonyms {0}/two.csv --thesaurus {0}/two.csv --to {0}/new.csv", "give the ones with sentences as --column"),
+        (
+            "synonyms stsb-sentences --column a --thesaurus {0}/two.csv --to {0}/new.csv",
+            "column: stsb-sentences has no",
+        ),
+        (
+            "synonyms {0}/sentences.txt --data a --thesaurus {0}/two.csv --to {0}/new.csv",
+            "data: it is for stsb-sentences",
+        ),
         ("synonyms {0}/sentences.txt --thesaurus {0}/file --to {0}/none/x.csv", "error: to: "),
         ("benchmark short --models a=BASE --picture {0}/x.jpg", "error: picture: "),
         ("benchmark soak quickstart --lines 0", "lines: 0 must be at least 1"),

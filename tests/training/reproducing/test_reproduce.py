@@ -231,6 +231,7 @@ def test_the_list_counts_the_runs_on_the_same_data_however_it_is_named(
     for words, expected in (
         (["--data", f"{data}/"], "made (1 runs)"),
         (["--profile", str(tmp_path / "profile.yaml")], "made (1 runs)"),
+        (["--data", data, "--seeds", "1", "2"], "made (1 runs)"),
         ([], "0 of 1 runs"),
     ):
         capsys.readouterr()
