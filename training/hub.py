@@ -70,15 +70,23 @@ def local_directory(
         ) from error
 
 
-def refuse_run_or_adapter(directory: str | Path) -> None:
-    """Refuse the directory of a run, or an adapter, where a repository is expected."""
+def refuse_run(directory: str | Path) -> None:
+    """Refuse the directory of a run where a repository is expected."""
     path = Path(directory)
-    if os.path.isfile(path / "config.json"):
-        return
-    if os.path.isdir(path / "best"):
+    if os.path.isdir(path / "best") and not os.path.isfile(path / "config.json"):
         raise UserError(f"{directory} is a run; give {directory}/best")
-    if os.path.isfile(path / "adapter_config.json"):
-        raise UserError(f"{directory} is an adapter; `csezoo merge {directory} --to DIR` makes the model")
+
+
+def refuse_run_or_adapter(directory: str | Path, name: str = "") -> None:
+    """Refuse the directory of a run, or an adapter, where a repository is expected.
+
+    Args:
+        name: of the repository, if it was downloaded into the directory.
+    """
+    refuse_run(directory)
+    path, shown = Path(directory), name or directory
+    if os.path.isfile(path / "adapter_config.json") and not os.path.isfile(path / "config.json"):
+        raise UserError(f"{shown} is an adapter; `csezoo merge {shown} --to DIR` makes the model")
 
 
 def repository_file(repository: str, name: str, revision: str | None = None) -> Path | None:

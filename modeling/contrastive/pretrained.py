@@ -131,7 +131,7 @@ class SentenceEncoderPreTrainedModel(PreTrainedModel):
         if form.tokenizer is not None:
             config.special_token_ids = config.special_token_ids or sorted(form.tokenizer.all_special_ids)
             config.mask_token_id = config.mask_token_id or form.tokenizer.mask_token_id
-        config.backbone_config._attn_implementation = form.config._attn_implementation
+        config.backbone_config._attn_implementation = form.backbone.config._attn_implementation
         model = cls(config).to(form.device, form.dtype)  # type: ignore[arg-type]  # a decorator hides `self`
         model.copy_published(form)
         return model.eval()

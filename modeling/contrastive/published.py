@@ -123,7 +123,7 @@ def _merged(backbone: PreTrainedModel) -> dict[str, torch.Tensor]:
     """
     merged = copy.deepcopy(backbone)
     for module in merged.modules():
-        if isinstance(module, BaseTunerLayer):
+        if isinstance(module, BaseTunerLayer) and not module.disable_adapters:
             try:
                 module.merge()
             except NotImplementedError as error:

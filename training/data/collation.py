@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import chain
 from random import Random
-from types import ModuleType
-from typing import Any, cast
+from typing import Any
 
 import datasets
 import tokenizers
@@ -80,15 +79,21 @@ def tokenize_once(
     config: SentenceEncoderConfig | None = None,
     prompt: str = "",
 ) -> datasets.Dataset:
-    """Apply `tokenize` to a data set. The result is cached by everything it depends on, this code included."""
+    """Apply `tokenize` to a data set. The result is cached by all that it depends on, with these functions."""
     options = {"tokenizer": tokenizer, "length": length, "config": config, "prompt": prompt}
     prefixes = config.to_json_string() if config and config.text_prefixes([], tokenizer) else None
-    code = [inspect.getsource(tokenize)]
-    if config and prefixes:
-        code.append(inspect.getsource(cast(ModuleType, inspect.getmodule(config.text_prefixes))))
+    code = [_source(tokenize), *([_source(type(config).text_prefixes)] if config and prefixes else [])]
     vocabulary = [tokenizers.__version__, tokenizer_sha256(tokenizer), tokenizer.truncation_side]
     fingerprint = Hasher.hash([sentences._fingerprint, *code, *vocabulary, length, prefixes, prompt])
     return sentences.map(tokenize, batched=True, fn_kwargs=options, new_fingerprint=fingerprint, desc="Tokenising")
+
+
+def _source(function: Callable[..., Any]) -> str:
+    """Return the text of a function, or its name where there is no text, as in a compiled file."""
+    try:
+        return inspect.getsource(function)
+    except OSError:
+        return function.__qualname__
 
 
 @dataclass

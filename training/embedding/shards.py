@@ -76,8 +76,8 @@ def finished_shards(directory: Path, receipt: dict, decisive: tuple[str, ...], n
     for path in sorted(paths):
         try:
             existing = read_receipt(path)
-        except UserError:
-            if path.name in names and _vectors(path) is None:
+        except UserError as error:
+            if path.name in names and isinstance(error.__cause__, ArrowException | SafetensorError):
                 continue  # a damaged one, which is written again
             raise
         if differing := [key for key in decisive if existing.get(key) != receipt.get(key)]:
@@ -94,19 +94,15 @@ def vectors_sha256(embeddings: np.ndarray) -> str:
 
 def is_damaged(path: Path) -> bool:
     """Return whether the vectors in a shard are not those that were written."""
-    vectors = _vectors(path)
-    return vectors is None or read_receipt(path).get(CHECKSUM) != vectors_sha256(vectors)
-
-
-def _vectors(path: Path) -> np.ndarray | None:
-    """Return the vectors in a shard, or None if it cannot be read."""
     try:
         if path.suffix == ".parquet":
             column = pq.read_table(path, columns=["embedding"]).column(0).combine_chunks()
-            return column.flatten().to_numpy(zero_copy_only=False)
-        return load_file(path)["embedding"]
+            vectors = column.flatten().to_numpy(zero_copy_only=False)
+        else:
+            vectors = load_file(path)["embedding"]
     except (OSError, KeyError, ValueError, ArrowException, SafetensorError):
-        return None
+        return True
+    return read_receipt(path).get(CHECKSUM) != vectors_sha256(vectors)
 
 
 def read_receipt(path: Path) -> dict:

@@ -78,6 +78,7 @@ class BestModel:
         Raises:
             UserError: the weights are missing, or were changed.
         """
+        counters = {"highest": counters["best_score"], **counters}  # checkpoints of older versions lack it
         for name in self.COUNTERS:
             setattr(self, name, counters[name])
         self.soup.ranked = [(score, step) for score, step in counters["soup"]][: self.recipe.soup]

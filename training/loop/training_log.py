@@ -97,7 +97,7 @@ class TrainingLog:
             NonFinite: a loss or gradient since then is not finite.
         """
         steps = torch.stack([torch.stack([*losses.values()]) for losses in self.losses])  # (updates, losses)
-        steps = self.accelerator.reduce(steps, reduction="mean").cpu()  # the one wait for the device
+        steps = self.accelerator.reduce(steps, reduction="mean").cpu()  # the wait for the device
         new_rows = torch.tensor(self.new_rows, device=self.accelerator.device)
         self.rows, self.new_rows = self.rows + int(self.accelerator.reduce(new_rows)), 0
         *means, _ = steps.mean(0).tolist()

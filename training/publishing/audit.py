@@ -17,7 +17,7 @@ from csezoo.modeling.serving.configuration_csezoo import OWN_FORM, PLAIN
 
 from ..errors import UserError, one_line
 from ..files import read_json
-from ..hub import is_inside, local_directory, refuse_run_or_adapter, sha256
+from ..hub import is_inside, local_directory, refuse_run, sha256
 
 SERVING = Path(__file__).parents[2] / "modeling" / "serving"
 # The checksums of the code of each release, by version and file. `python -m csezoo.training.publishing.audit VERSION`
@@ -63,7 +63,7 @@ def audit_repository(repository: str, revision: str | None = None) -> tuple[str,
     Example:
         `audit_repository("somebody/their-model", "main")`
     """
-    refuse_run_or_adapter(repository)
+    refuse_run(repository)
     directory = local_directory(repository, revision, ignored="*.safetensors")
     read = repository if Path(repository).is_dir() else f"{repository} at {directory.name}"
     return read, audit(directory)

@@ -57,8 +57,8 @@ def verify_repository(repository: str, revision: str | None = None) -> list[str]
     Example:
         `verify_repository("runs/quickstart/best")`
     """
-    refuse_run_or_adapter(repository)
     directory = local_directory(repository, revision)
+    refuse_run_or_adapter(directory, repository)
     if unread := unreadable_directories(directory):
         raise UserError(f"{repository} cannot be verified: {'; '.join(unread)}")
     fingerprint = read_fingerprint(directory, repository)

@@ -183,6 +183,8 @@ def place_encoder(trained: ForContrastiveLearning, encoder: PreTrainedModel) -> 
     new = trained.model.backbone
     # PEFT's adapters keep the weights of a layer in its `base_layer`, and add their own.
     state = {name.replace(".base_layer.", "."): tensor for name, tensor in encoder.state_dict().items()}
+    if missing := [name for name in new.state_dict() if name not in state]:
+        raise UserError(f"model: its adapter replaces {missing[0]}; merge it, or train without modules_to_save")
     new.load_state_dict({name: state[name] for name in new.state_dict()})
     trained.start_from(new)
     trained.model.backbone = encoder

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
-from numbers import Integral
 from random import Random
 from typing import Any
 
 import torch
+from peft.tuners.tuners_utils import BaseTunerLayer
 
 from csezoo.modeling import SentenceEncoderConfig
 from csezoo.modeling.contrastive.training_model import ForContrastiveLearning
@@ -65,8 +66,10 @@ class Stages:
 
 
 def small_weights(model: torch.nn.Module) -> torch.Tensor:
-    """Return a copy of a model's biases and norms, which tells whether its weights were replaced."""
-    return torch.cat([weights.detach().flatten().cpu() for weights in model.parameters() if weights.ndim < 2])
+    """Return a copy of a model's biases, norms and adapters, which tells whether its weights were replaced."""
+    adapted = any(isinstance(module, BaseTunerLayer) for module in model.modules())
+    small = (weights for weights in model.parameters() if weights.ndim < 2 or (adapted and weights.requires_grad))
+    return torch.cat([weights.detach().flatten().cpu() for weights in small])
 
 
 def refuse_labelled(config: SentenceEncoderConfig, texts: int, labels: Sequence[Any] | None) -> None:
@@ -84,9 +87,17 @@ def refuse_labelled(config: SentenceEncoderConfig, texts: int, labels: Sequence[
         raise UserError("nli_objective: contrastive needs triplets; the rows are pairs")
     if texts == 2 and labels is None:
         raise UserError("label: stage nli needs a column of labels for pairs; add it, or give triplets")
+    most = config.nli_classes - 1
     for label in labels or ():
-        if not isinstance(label, Integral) or not 0 <= int(label) < config.nli_classes:
-            raise UserError(f"label: expected a whole number below {config.nli_classes} (nli_classes), got {label!r}")
+        if not _is_whole(label, most):
+            raise UserError(f"label: expected a whole number from 0 to {most} (nli_classes), got {label!r}")
+
+
+def _is_whole(label: Any, most: int) -> bool:
+    try:
+        return 0 <= operator.index(label) <= most
+    except TypeError:
+        return False
 
 
 def refuse_without_callback(trained: ForContrastiveLearning, stage: str, begun: str | None) -> None:

@@ -314,7 +314,7 @@ class ZooLoss(nn.Module):
         """Write the published repository of the zoo, with what `model.save()` leaves out (prefixes, LoRA, adapters).
 
         Raises:
-            UserError: it cannot have the model's pooling or its Dense modules.
+            UserError: it cannot have the model's pooling, its Dense modules or its adapter.
         """
         model = self.bound[0]
         _, tokenizer, after = parts_of(model)
@@ -323,7 +323,8 @@ class ZooLoss(nn.Module):
         serving = self.trained.serving_model()
         longest = model.max_seq_length or tokenizer.model_max_length
         serving.tokenizer = serving_tokenizer(tokenizer, special_ends(tokenizer), max_length=longest)
-        serving.save_pretrained(directory)
+        with as_user_error():
+            serving.save_pretrained(directory)
 
     def get_config_dict(self) -> dict[str, Any]:
         """Return the settings, for the card."""

@@ -208,7 +208,7 @@ TRAIN = "simcse-bert-base-uncased --eval_data none --report_to none --base_model
         ("reproduce l2pcsr/table-1 --launch='x", "--launch: 'x is not a list of options (No closing quotation)"),
         ("evaluate {0}/adapter", "adapter --to DIR` makes the model"),
         ("verify {0}/adapter", "is an adapter; `csezoo merge"),
-        ("audit {0}/adapter", "is an adapter; `csezoo merge"),
+        ("audit {0}/run_with_best", "run_with_best is a run; give"),
         ("export {0}/adapter --to {0}/none --onnx", "is an adapter; `csezoo merge"),
         ("compare a b --pairs p.csv --data SentEval", "--data: only suites read it"),
         (f"{TUNE} diffcse/appendix-a --set seeds=7", "set: give --seeds instead of seeds"),

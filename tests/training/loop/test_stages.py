@@ -15,7 +15,9 @@ from csezoo.modeling.contrastive.published import load_published
 from csezoo.modeling.methods.simcse.model import SimCSEModel
 from csezoo.training.data.texts import load_labelled, load_sentences
 from csezoo.training.errors import UserError
+from csezoo.training.loop.background import BackgroundWriter
 from csezoo.training.loop.best_model import BestModel
+from csezoo.training.loop.building import build
 from csezoo.training.loop.training_log import TrainingLog
 from csezoo.training.loop.training_loop import Stage
 from csezoo.training.publishing.fingerprints import verify_repository
@@ -233,11 +235,14 @@ def test_patience_counts_evaluations_in_a_row_that_are_no_better_than_the_best(t
     assert again.stopped, "a run that has stopped stays stopped"
 
 
-def test_patience_looks_at_the_highest_score_where_the_last_update_is_served(tiny, tmp_path):
-    recipe = tiny(max_steps=40, eval_steps=1, patience=2, select_by="last")
-    updates = train(recipe, learning_rate=0.05)["training"]["updates"]
-    dev = [line["dev"] for line in lines(tmp_path / "run") if "dev" in line]
-    assert updates < 40 and max(dev[:-2]) == max(dev)
+def test_patience_looks_at_the_highest_score_where_the_last_update_is_served(tmp_path, bases):
+    recipe = make_recipe({"patience": 3, "select_by": "last", "base_model": str(bases["bert"]), "max_length": 32})
+    best = BestModel(tmp_path, build(recipe), recipe, ["dev"], TrainingLog(tmp_path, Accelerator(cpu=True)))
+    for step, (score, without) in enumerate(((60, 0), (50, 1), (55, 2), (52, 3))):
+        with BackgroundWriter() as writer:
+            best.evaluate(step, writer, score=score)
+        assert (best.best_step, best.best_score, best.times_not_best) == (step, score, without)
+    assert best.stopped
 
 
 def test_without_dev_pairs_a_line_says_that_nothing_stops_the_run(tiny, dev_file, capsys):

@@ -2,6 +2,7 @@
 
 import pickle
 
+import numpy as np
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
@@ -293,7 +294,7 @@ def test_the_collator_takes_columns_of_any_name_in_their_order(base):
             (
                 {"a": "the cat", "b": "the dog", "label": label},
                 {},
-                rf"label: .* below 2 \(nli_classes\), got {label!r}",
+                rf"from 0 to 1 \(nli_classes\), got {label!r}",
             )
             for label in (2, -1, 0.9, "yes")
         ),
@@ -303,6 +304,13 @@ def test_labelled_pairs_that_do_not_fit_are_refused(row, keys, message, base):
     _, collator = made("simcse", base, nli_classes=2, **keys)
     with pytest.raises(UserError, match=message):
         collator.labelled([row, row])
+
+
+def test_labels_may_be_tensors_or_numbers_of_numpy(base):
+    _, collator = made("simcse", base, nli_classes=2)
+    labels = [torch.tensor(1), np.int64(0), True]
+    batch = collator.labelled([{"a": "the cat", "b": "the dog", "label": label} for label in labels])
+    assert batch["nli_labels"].tolist() == [1, 0, 1]
 
 
 def test_each_batch_has_its_own_edits(base):

@@ -219,15 +219,20 @@ def test_a_checkpoint_without_the_heads_is_not_resumed(base, tmp_path):
         train_in_trainer(loss, tmp_path, sentences(8), callbacks=callbacks, resume=resume, **options)
 
 
-def test_the_heads_of_another_checkpoint_are_not_loaded(base, tmp_path):
+@pytest.mark.parametrize("adapted", [False, True])
+def test_the_heads_of_another_checkpoint_are_not_loaded(base, tmp_path, adapted):
     options = {"max_steps": 3, "save_strategy": "steps", "save_steps": 1}
 
     def train(directory, rows, resume=None):
-        loss = loss_of("simcse", base, base)
+        model = sentence_transformer(base, longest=LONGEST)
+        if adapted:
+            model.add_adapter(LoraConfig(r=2, target_modules=["query", "value"]))
+        loss = loss_of("simcse", base, base, model=model)
         callbacks = [TrainingCallback(loss)]
         train_in_trainer(loss, tmp_path / directory, rows, callbacks=callbacks, resume=resume, **options)
 
     train("one", sentences(8))
+    train("one", sentences(8), resume=str(tmp_path / "one" / "checkpoint-2"))
     train("other", sentences(16))
     with pytest.raises(UserError, match="its heads are of another encoder; set output_dir"):
         train("other", sentences(8), resume=str(tmp_path / "one" / "checkpoint-2"))

@@ -151,11 +151,20 @@ def test_the_saved_model_needs_no_csezoo_and_has_its_own_modules(base, tmp_path)
     torch.testing.assert_close(torch.tensor(loaded.encode(TEXTS[:3])), torch.tensor(expected), atol=1e-6, rtol=0)
 
 
-def test_save_pretrained_merges_the_adapters_of_peft(base, model, tmp_path):
+@pytest.mark.parametrize("disabled", [False, True])
+def test_save_pretrained_merges_the_adapters_of_peft(base, model, tmp_path, disabled):
     model.add_adapter(LoraConfig(r=2, target_modules=["query", "value"], init_lora_weights=False))
+    if disabled:
+        model.disable_adapters()
     losses.SimCSELoss(model.eval()).save_pretrained(tmp_path)
     served = torch.nn.functional.normalize(torch.tensor(SentenceTransformer(str(tmp_path)).encode(TEXTS[:3])))
     torch.testing.assert_close(served, torch.tensor(model.encode(TEXTS[:3])), atol=1e-6, rtol=0)
+
+
+def test_an_adapter_that_replaces_weights_is_refused(base, model):
+    model.add_adapter(LoraConfig(r=2, target_modules=["query"], modules_to_save=["word_embeddings"]))
+    with pytest.raises(UserError, match="model: its adapter replaces .*word_embeddings.*modules_to_save"):
+        losses.SimCSELoss(model)
 
 
 @pytest.mark.parametrize(("name", "keys"), [("sgopt", {"projection_size": 8}), ("contrastive_tension", {})])
@@ -244,7 +253,7 @@ def test_a_batch_that_the_method_cannot_take_is_refused(base, model):
         losses.DiffAugLoss(model, stage="nli", prefix_length=2)(columns[:2])
     with pytest.raises(UserError, match="no labels for triplets"):
         losses.DiffAugLoss(model, stage="nli", prefix_length=2)(columns, torch.ones(2))
-    with pytest.raises(UserError, match=r"below 2 \(nli_classes\), got 1.0"):
+    with pytest.raises(UserError, match=r"from 0 to 1 \(nli_classes\), got 1.0"):
         losses.DiffAugLoss(model, stage="nli", prefix_length=2)(columns[:2], torch.tensor([1.0, 0.9]))
     with pytest.raises(UserError, match="one to three text columns, not 4"):
         losses.SimCSELoss(model)([*columns, columns[0]])
