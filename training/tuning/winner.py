@@ -60,5 +60,6 @@ def write_report(search: Search, run: Run) -> tuple[Path, str]:
     shown = table.sort_values("value", ascending=False).drop(columns=["datetime_start", "duration", "state"]).head()
     scores = [[row["task"], f"{row['mean']:.2f} ± {row['sd']:.2f}"] for row in results.get("summary", [])]
     scores = scores or [[row["task"], f"{row['value']:.2f}"] for row in results["results"]]
-    lines = [shown.to_string(index=False), "", f"winner, trial {trial.number}, on fresh seeds:", text_table(scores)]
+    winner = f"winner, trial {trial.number}, on fresh seeds:"
+    lines = [shown.to_string(index=False), "", winner, text_table(scores) if scores else "no scores, without labels"]
     return search.out / "search.json", "\n".join(lines)

@@ -279,6 +279,9 @@ def test_a_search_without_labels_reads_no_pairs(keys, tmp_path, train_file):
     (trial,) = search.study().trials
     assert trial.value < 0 and not trial.intermediate_values
     assert read_json(search.run(trial.params).directory / "results.json")["results"] == []
+    winner = winner_of(search, [1])
+    here(winner)
+    assert write_report(search, winner)[1].endswith("on fresh seeds:\nno scores, without labels")
 
 
 @pytest.fixture
