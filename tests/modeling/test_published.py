@@ -16,7 +16,13 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.base import model as sentence_transformers_model
 from transformers import AutoModel, AutoModelForPreTraining
 
-from csezoo.modeling import SimCSEConfig, SimCSEForContrastiveLearning, SimCSEModel
+from csezoo.modeling import (
+    DiffAugConfig,
+    DiffAugForContrastiveLearning,
+    SimCSEConfig,
+    SimCSEForContrastiveLearning,
+    SimCSEModel,
+)
 from csezoo.modeling.contrastive.published import load_published
 from csezoo.modeling.serving.own_form_csezoo import CsezooOwnFormModel
 from csezoo.training.publishing.fingerprints import verify_repository
@@ -99,6 +105,13 @@ def test_a_changed_model_is_saved_with_all_files_and_a_new_fingerprint(repositor
 
 def test_a_training_model_of_a_repository_has_the_attention_that_was_asked_for(published):
     model = SimCSEForContrastiveLearning.from_pretrained(published, attn_implementation="eager")
+    assert model.model.backbone.config._attn_implementation == "eager"
+
+
+def test_a_family_without_sdpa_can_be_trained_further(tmp_path):
+    config = DiffAugConfig(backbone_config=family_config("MPNet"), views_module="adapter")
+    DiffAugForContrastiveLearning(config).serving_model().save_pretrained(tmp_path)
+    model = DiffAugForContrastiveLearning.from_pretrained(tmp_path)
     assert model.model.backbone.config._attn_implementation == "eager"
 
 
