@@ -104,8 +104,7 @@ def plain_backbone(encoder: SentenceEncoderModel) -> PreTrainedModel:
     with no_init_weights():
         plain = AutoModel.from_config(copy.deepcopy(encoder.backbone.config), dtype=encoder.dtype).to(encoder.device)
     # The tensors themselves, unless LoRA changes them.
-    adapted = any(isinstance(module, BaseTunerLayer) for module in encoder.backbone.modules())
-    state = _merged(encoder.backbone) if adapted else encoder.backbone.state_dict()
+    state = _merged(encoder.backbone) if has_adapters(encoder.backbone) else encoder.backbone.state_dict()
     missing, _ = plain.load_state_dict(state, strict=False, assign=not encoder.lora_modules())
     if lost := [name for name in missing if not name.startswith("pooler.")]:
         raise ValueError(f"the encoder has no {', '.join(lost[:5])}")
@@ -128,7 +127,20 @@ def _merged(backbone: PreTrainedModel) -> dict[str, torch.Tensor]:
                 module.merge()
             except NotImplementedError as error:
                 raise ValueError(f"{type(module).__name__}: an adapter of this kind cannot be merged") from error
-    return {name.replace(".base_layer.", "."): tensor for name, tensor in merged.state_dict().items()}
+    return plain_state(merged)
+
+
+def has_adapters(model: nn.Module) -> bool:
+    """Return whether PEFT has put adapters into a model."""
+    return any(isinstance(module, BaseTunerLayer) for module in model.modules())
+
+
+def plain_state(backbone: nn.Module) -> dict[str, torch.Tensor]:
+    """Return a backbone's tensors with the names that they have without adapters, and those of the adapters.
+
+    PEFT keeps the weights of a layer in its `base_layer`.
+    """
+    return {name.replace(".base_layer.", "."): tensor for name, tensor in backbone.state_dict().items()}
 
 
 def separate_template_mask(

@@ -316,7 +316,7 @@ def start_stage(
     optimizer = make_optimizer(recipe, groups, stage.learning_rate, fp16=accelerator.scaler is not None)
     scheduler = make_schedule(recipe, optimizer, stage.decay)
     with warnings.catch_warnings():
-        # accelerate 1.14 gives it to torch 2.13, which has another name for it.
+        # accelerate 1.15 gives it to torch 2.13, which has another name for it.
         warnings.filterwarnings("ignore", ".broadcast_buffers. is deprecated", FutureWarning)
         wrapped, optimizer = accelerator.prepare(model, optimizer)
     return wrapped, optimizer, scheduler

@@ -9,7 +9,6 @@ from typing import Any, cast
 
 import torch
 from accelerate.utils import extract_model_from_parallel
-from peft.tuners.tuners_utils import BaseTunerLayer
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import (
     Dense,
@@ -24,6 +23,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from csezoo.modeling import SentenceEncoderConfig, method
 from csezoo.modeling.contrastive.backbones import longest_input
+from csezoo.modeling.contrastive.published import has_adapters, plain_state
 from csezoo.modeling.contrastive.training_model import ForContrastiveLearning
 from csezoo.modeling.contrastive.view_adapters import ViewAdapters
 from csezoo.modeling.serving.pooling_csezoo import BackboneOutput
@@ -164,7 +164,7 @@ def training_model(
 
 def refuse_adapters(encoder: PreTrainedModel, config: SentenceEncoderConfig) -> None:
     """Refuse an encoder with PEFT adapters where a method refuses `lora_rank`: its other encoders have none."""
-    if any(isinstance(module, BaseTunerLayer) for module in encoder.modules()):
+    if has_adapters(encoder):
         adapted = copy.copy(config)
         adapted.lora_rank = 1
         try:
@@ -181,8 +181,7 @@ def seams(training_class: type[ForContrastiveLearning]) -> set[str]:
 def place_encoder(trained: ForContrastiveLearning, encoder: PreTrainedModel) -> None:
     """Put an encoder into a training model. All that starts from it has its weights: twin, discriminator."""
     new = trained.model.backbone
-    # PEFT's adapters keep the weights of a layer in its `base_layer`, and add their own.
-    state = {name.replace(".base_layer.", "."): tensor for name, tensor in encoder.state_dict().items()}
+    state = plain_state(encoder)
     if missing := [name for name in new.state_dict() if name not in state]:
         raise UserError(f"model: its adapter replaces {missing[0]}; merge it, or train without modules_to_save")
     new.load_state_dict({name: state[name] for name in new.state_dict()})

@@ -8,9 +8,9 @@ from random import Random
 from typing import Any
 
 import torch
-from peft.tuners.tuners_utils import BaseTunerLayer
 
 from csezoo.modeling import SentenceEncoderConfig
+from csezoo.modeling.contrastive.published import has_adapters
 from csezoo.modeling.contrastive.training_model import ForContrastiveLearning
 
 from ..errors import UserError
@@ -67,7 +67,7 @@ class Stages:
 
 def small_weights(model: torch.nn.Module) -> torch.Tensor:
     """Return a copy of a model's biases, norms and adapters, which tells whether its weights were replaced."""
-    adapted = any(isinstance(module, BaseTunerLayer) for module in model.modules())
+    adapted = has_adapters(model)
     small = (weights for weights in model.parameters() if weights.ndim < 2 or (adapted and weights.requires_grad))
     return torch.cat([weights.detach().flatten().cpu() for weights in small])
 

@@ -143,7 +143,8 @@ class ZooLoss(nn.Module):
             UserError: the batch or the trainer's settings do not fit the method.
         """
         model, trained = unwrapped(self.model), self.trained
-        self.refuse_misuse(model)
+        checkpoints = self.checkpoints(model)
+        self.refuse_misuse(model, checkpoints)
         self.warn_of_new_heads(model)
         if trained.training != model.training:
             trained.train(model.training)
@@ -159,20 +160,18 @@ class ZooLoss(nn.Module):
         try:
             output = run_inside(self.model, forward)
         finally:
-            if not self.checkpoints(
-                model
-            ):  # the layers do not run again, and other programs do not have our attention
+            if not checkpoints:  # checkpointed layers run again; other programs do not have our attention
                 settings._attn_implementation = attention
         (self.parts if model.training else self.eval_parts).add(output["losses"])
         return output["loss"]
 
     @staticmethod
-    def checkpoints(model: SentenceTransformer) -> bool:
-        """Return whether the encoder checkpoints its gradients."""
-        layers = (module for module in parts_of(model)[0].modules() if isinstance(module, GradientCheckpointingLayer))
+    def checkpoints(model: nn.Module) -> bool:
+        """Return whether a model checkpoints its gradients."""
+        layers = (module for module in model.modules() if isinstance(module, GradientCheckpointingLayer))
         return any(layer.gradient_checkpointing for layer in layers)
 
-    def refuse_misuse(self, model: SentenceTransformer) -> None:
+    def refuse_misuse(self, model: SentenceTransformer, checkpoints: bool) -> None:
         """Refuse what would train something else in silence."""
         if is_compiled_module(self.model):
             raise UserError("torch_compile: the losses cannot train a compiled model; set it to False")
@@ -186,7 +185,7 @@ class ZooLoss(nn.Module):
                 raise UserError(
                     f"{kind}: the losses cannot train a sharded model; train without it, or with csezoo.training.train"
                 )
-        if self.checkpoints(model) and not self.trained.supports_gradient_checkpointing:
+        if checkpoints and not self.trained.supports_gradient_checkpointing:
             raise UserError(f"gradient_checkpointing: {self.method} does not support it; set it to False")
         if model.training and changes_after_updates(self.trained) and not self.called_back:
             raise UserError(

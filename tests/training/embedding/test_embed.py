@@ -310,31 +310,39 @@ def test_a_file_that_changes_meanwhile_is_refused(tmp_path, change):
         embed_file(changing, RECEIPT, str(file), tmp_path / "out", shard_size=1000)
 
 
-@pytest.mark.parametrize("file_format", ["parquet", "safetensors"])
-def test_a_shard_that_was_cut_is_written_again(file, tmp_path, file_format):
-    out, options = tmp_path / "out", {"shard_size": 10, "file_format": file_format}
-    embed_file(letters, RECEIPT, str(file), out, **options)
-    written = contents(out)
-    second = sorted(out.iterdir())[1]
+@pytest.fixture(params=["parquet", "safetensors"])
+def embedded(request, file, tmp_path):
+    """What embeds a file in shards of ten rows, the directory with its shards, their contents, and the second one."""
+
+    def embed(encode=letters):
+        embed_file(encode, RECEIPT, str(file), tmp_path / "out", shard_size=10, file_format=request.param)
+
+    embed()
+    return embed, tmp_path / "out", contents(tmp_path / "out"), sorted((tmp_path / "out").iterdir())[1]
+
+
+def test_a_shard_that_was_cut_is_written_again(embedded):
+    embed, out, written, second = embedded
     second.write_bytes(written[second.name][:100])
-    embed_file(letters, RECEIPT, str(file), out, **options)
+    embed()
     assert contents(out) == written
-    of_a_user = {"parquet": lambda: pd.DataFrame({"text": ["mine"]}).to_parquet(second)}
-    of_a_user["safetensors"] = lambda: save_file({"mine": np.zeros(1)}, second)
-    of_a_user[file_format]()
+
+
+def test_a_file_of_a_user_with_the_name_of_a_shard_is_refused(embedded):
+    embed, _, _, second = embedded
+    if second.suffix == ".parquet":
+        pd.DataFrame({"text": ["mine"]}).to_parquet(second)
+    else:
+        save_file({"mine": np.zeros(1)}, second)
     with pytest.raises(UserError, match="was not written by `csezoo encode`"):
-        embed_file(letters, RECEIPT, str(file), out, **options)
+        embed()
 
 
-@pytest.mark.parametrize("file_format", ["parquet", "safetensors"])
-def test_a_shard_with_changed_bytes_is_written_again(file, tmp_path, file_format):
-    out, options = tmp_path / "out", {"shard_size": 10, "file_format": file_format}
-    embed_file(letters, RECEIPT, str(file), out, **options)
-    written = contents(out)
-    second = sorted(out.iterdir())[1]
+def test_a_shard_with_changed_bytes_is_written_again(embedded):
+    embed, out, written, second = embedded
     vectors = letters(TEXTS[10:20]).tobytes()
     place = written[second.name].index(vectors) + len(vectors) // 2
     second.write_bytes(written[second.name][:place] + b"\x01" + written[second.name][place + 1 :])
     calls = []
-    embed_file(lambda texts: calls.append(texts) or letters(texts), RECEIPT, str(file), out, **options)
+    embed(lambda texts: calls.append(texts) or letters(texts))
     assert contents(out) == written and calls == [TEXTS[10:20]]
