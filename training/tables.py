@@ -9,7 +9,7 @@ import statistics
 from collections.abc import Collection, Iterable, Sequence
 
 CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
-NUMBER = re.compile(r"[+-]?(\d+(\.\d+)?( ± \d+(\.\d+)?)?|inf|nan)")
+NUMBER = re.compile(r"[+-]?(\d+(\.\d+)?( ± \d+(\.\d+)?)?( \(\d+\))?|inf|nan)")
 # What LaTeX would take for a command.
 LATEX = str.maketrans(
     {character: f"\\{character}" for character in "_&%#${}"}
@@ -53,8 +53,8 @@ def spreadsheet(cell: str) -> str:
     """Return a cell that no spreadsheet takes for a formula.
 
     Example:
-        >>> spreadsheet("=HYPERLINK(A1)"), spreadsheet("-0.5 ± 0.1")
-        ("'=HYPERLINK(A1)", '-0.5 ± 0.1')
+        >>> spreadsheet("=HYPERLINK(A1)"), spreadsheet("-0.5 ± 0.1 (3)")
+        ("'=HYPERLINK(A1)", '-0.5 ± 0.1 (3)')
     """
     cell = one_line_of(cell)
     return f"'{cell}" if cell[:1] in ("=", "+", "-", "@") and not NUMBER.fullmatch(cell) else cell

@@ -83,7 +83,9 @@ class EncodesTexts(PreTrainedModel):
     ) -> Any:  # an array or a tensor: this code does not import numpy
         """Embed texts in batches of similar length, without gradients.
 
-        The options have the names and the meaning that they have in sentence-transformers.
+        The options have the names and the meaning that they have in sentence-transformers; but token embeddings are
+        those of the last layer, whatever the pooling reads. The tokenizer is copied at the first call: to change it,
+        give another one.
 
         Args:
             texts: one string or a list of strings, of any length. They are truncated at the model's limit.

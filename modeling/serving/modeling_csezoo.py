@@ -40,6 +40,9 @@ logger = logging.get_logger(__name__)
 WHERE_FROM = ("revision", "subfolder", "cache_dir", "token", "local_files_only")
 SETTINGS_NAME = "config_sentence_transformers.json"
 CODE = ("configuration", "modeling", "encoding", "fingerprint", "pooling", "quantization")
+# What a module of sentence-transformers does if its configuration does not say otherwise.
+WORDS = "sentence_embedding"
+NEUTRAL = {"use_residual": False, "include_prompt": True, "module_input_name": WORDS, "module_output_name": WORDS}
 PUT_BACK = "put back the file that was changed"
 Loaded = TypeVar("Loaded", bound="CsezooModel")
 
@@ -152,6 +155,8 @@ class CsezooModel(EncodesTexts):
             raise ValueError(f"{name} does not fit its config.json: {', '.join(problems)}")
         model._read_tokenizer(place)
         model._read_modules(place)
+        model.repository_file(FINGERPRINT_NAME)  # later, `verify` finds it in the cache
+        model.loaded_from.pop("token", None)  # a pickle of the model would have it
         return loaded if wants_info else model
 
     def repository_file(self, name: str) -> str | None:
@@ -197,8 +202,9 @@ class CsezooModel(EncodesTexts):
         for module, (name, content) in zip(listed[1:], described, strict=True):
             file, weights = f"{module['path']}/config.json", f"{module['path']}/model.safetensors"
             found = as_words(self._json_file(file))
-            for key, value in as_words(content).items():
-                check_equal(f"{repository}: {file}", key, found.get(key), value)
+            for key, value in {**NEUTRAL, **as_words(content)}.items():
+                neutral = NEUTRAL.get(key) if found.get(key) is None else found[key]
+                check_equal(f"{repository}: {file}", key, neutral, value)
             if name in self.known_layers:
                 layer = next(layers)
                 layer.load_state_dict(self._tensors(repository, weights, layer.state_dict()))

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import pickle
 import re
 import shutil
 from pathlib import Path
@@ -394,3 +395,10 @@ def test_lora_needs_no_target_modules(repository):
 def test_lora_finds_query_and_value_by_their_names_in_other_families():
     model = SimCSEModel(SimCSEConfig(backbone_config=family_config("Qwen3"), pooling="last"))
     assert adapted_by(model)[1] == {"q_proj", "v_proj"}
+
+
+def test_a_token_is_not_kept(published):
+    """A pickle of the model would carry it to other people."""
+    secret = "hf_" + "secret" * 5
+    model = AutoModel.from_pretrained(published, trust_remote_code=True, token=secret)
+    assert secret.encode() not in pickle.dumps(model) and model.verify()

@@ -20,7 +20,7 @@ BITS = {"float32": 32, "int8": 8, "binary": 1}  # of a dimension
 
 
 def benchmark_short_vectors(
-    models: list[tuple[str, str]], data: str, *, dims: list[int], pooling: str | None = None, batch_size: int = 128
+    models: list[tuple[str, str]], data: str, *, dims: list[int], pooling: str | None = None
 ) -> dict[str, object]:
     """Score the vectors of models at several lengths and precisions, on the suites sts and retrieval.
 
@@ -36,7 +36,7 @@ def benchmark_short_vectors(
     points: dict[tuple[str, int, str], dict] = {}
     receipts = []
     for label, model in tqdm(models, desc="Models", disable=not sys.stderr.isatty()):
-        encode, receipt = load_encoder(model, pooling=pooling, batch_size=batch_size)
+        encode, receipt = load_encoder(model, pooling=pooling)
         receipts.append({"label": label, "model": model, **receipt})
         for point in score_short_vectors(encode, tasks, dims):
             key = (label, point["dimensions"], point["precision"])

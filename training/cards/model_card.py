@@ -80,6 +80,7 @@ def model_card(
         path="REPOSITORY",
         adapter=adapter,
         base=recipe.base_model,
+        revision=f', revision="{recipe.base_revision}"' if recipe.base_revision else "",
         note=plain(report.get("note", "")),
         results=results_table(recipe, results, summary, baseline),
         shown=[(name, caption) for name, caption in PICTURES.items() if name in pictures],

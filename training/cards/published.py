@@ -10,7 +10,7 @@ from ..evaluation.tasks.names import RELEASED_PAIRS, STS_TASKS, TRANSFER_TASKS
 from .method_texts import method_entries
 
 TRANSFER_AVERAGE = "average of the transfer tasks"
-FAST = "SentEval fast"
+DEFAULT = "SentEval default"
 SUITES = {"sts": (*STS_TASKS, AVERAGE), "transfer": (*TRANSFER_TASKS, TRANSFER_AVERAGE)}
 
 
@@ -83,11 +83,13 @@ def comparable(recipe: str | None, changed: Sequence[str] | None) -> list[Publis
 def same_pairs(results: list[dict]) -> set[str]:
     """Return the tasks measured as in the papers, and the average of each suite of which all tasks are among them.
 
-    MTEB's SICK-R, for example, has other pairs, and `transfer-fast` another protocol.
+    MTEB's SICK-R, for example, has other pairs, and `transfer-fast` and `transfer-mlp` have other protocols.
     """
     tasks = {result["task"] for result in results if _as_in_papers(result)}
     return tasks | {average for *suite, average in SUITES.values() if set(suite) <= tasks}
 
 
 def _as_in_papers(result: dict) -> bool:
-    return RELEASED_PAIRS.get(result["task"], result["rows"]) == result["rows"] and result.get("protocol") != FAST
+    if result.get("suite") == "pairs" or result.get("protocol") not in (None, DEFAULT):
+        return False
+    return RELEASED_PAIRS.get(result["task"], result["rows"]) == result["rows"]

@@ -36,15 +36,21 @@ def read_rows(path: str) -> list[Row]:
             scores = over_seeds([result for result in results if isinstance(result["value"], int | float)])
             cells = {name: mean_and_deviation(values) for name, values in scores.items()}
             sts = [scores[task][0] for task in STS_TASKS if task in scores]
-            if len(sts) > 1:
+            if len(sts) > 1 and _made_alike(results, STS_TASKS):
                 cells[AVERAGE] = f"{statistics.mean(sts):.2f}"
-            if set(TRANSFER_TASKS) <= scores.keys():
+            if set(TRANSFER_TASKS) <= scores.keys() and _made_alike(results, TRANSFER_TASKS):
                 cells[TRANSFER_AVERAGE] = f"{statistics.mean(scores[task][0] for task in TRANSFER_TASKS):.2f}"
         if wrong := [task for task in cells if not isinstance(task, str)]:
             raise TypeError(f"the task {wrong[0]!r} is not text")
         return [(name, cells), *_published_rows(name, report)]
     except (UserError, KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{path} is not a results file ({one_line(error)})") from error
+
+
+def _made_alike(results: Sequence[dict], tasks: Sequence[str]) -> bool:
+    """Return whether the newest results of these tasks have an average: one pooling, precision and protocol."""
+    keys = ("pooling", "dtype", "protocol")
+    return len({tuple(result.get(key) for key in keys) for result in newest(results) if column(result) in tasks}) == 1
 
 
 def different_data(paths: Sequence[str]) -> list[str]:
@@ -92,9 +98,12 @@ def column(result: dict) -> str:
     Example:
         >>> column({"task": "GLUE MRPC", "metric": "f1"})
         'GLUE MRPC f1'
+        >>> column({"task": "STS12", "metric": "spearman", "suite": "pairs"})  # a user's file of that name
+        'STS12 (pairs)'
     """
-    plain = result["metric"] in ("spearman", "accuracy")
-    return result["task"] if plain else f"{result['task']} {result['metric']}"
+    public = result["task"] in (*STS_TASKS, *TRANSFER_TASKS)
+    task = f"{result['task']} (pairs)" if public and result.get("suite") == "pairs" else result["task"]
+    return task if result["metric"] in ("spearman", "accuracy") else f"{task} {result['metric']}"
 
 
 def over_seeds(results: Sequence[dict]) -> dict[str, list[float]]:

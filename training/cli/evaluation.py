@@ -113,6 +113,10 @@ def evaluate(options: argparse.Namespace) -> None:
         raise UserError("format: --format mteb and --to DIR belong together; give both or neither")
     if options.name is not None and not options.format:
         raise UserError("name: it is the model's name in the folder of --format mteb; give that too")
+    if options.format:
+        from ..evaluation.mteb_tasks import refuse_format
+
+        refuse_format(options.data, options.model, options.name)
     quiet_transformers()
     encode, receipt = load_encoder(
         options.model,

@@ -62,6 +62,8 @@ def tune(options: argparse.Namespace) -> None:
     overrides = {**profile.overrides(load_recipe(options.recipe, given)), **given}
     sentences: list[str] = []
     if options.objective == "unlabelled":
+        if labels := sorted(WITHOUT_LABELS.keys() & given.keys()):
+            raise UserError(f"set: the objective unlabelled reads no {labels[0]}; leave it out")
         overrides |= WITHOUT_LABELS
         sentences = read_sentences(options.sentences)
     seeds = options.seeds or [options.trial_seed + number for number in (1, 2, 3)]

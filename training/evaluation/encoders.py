@@ -60,10 +60,12 @@ def load_encoder(
         device: of the model, by default the GPU if there is one.
 
     Raises:
-        UserError: the model cannot be loaded, its pooling is missing, or one is given to a model that defines it.
+        UserError: the model cannot be loaded, its pooling is missing, or one of the options is not for this model.
     """
-    if model == BAG_OF_WORDS or os.path.isfile(model):
+    if _has_word_vectors(model):
         _refuse_pooling(model, pooling)
+        if dtype != "float32":
+            raise UserError(f"--dtype {dtype}: {model} has word vectors, which are float32; omit the option")
         return load_bag_of_words() if model == BAG_OF_WORDS else load_word_vectors(model)
     device = device or default_device()
     encoder: EncodesTexts
@@ -221,7 +223,7 @@ def recipe_of(model: str) -> Recipe | None:
 
     It is in the published repository, or in the directory of the run that has the model in its `best/`.
     """
-    if not is_published(model):
+    if _has_word_vectors(model) or not is_published(model):
         return None
     run = Path(model).parent
     above = (run, run.parent) if run.name.startswith("seed-") else (run,)
@@ -259,6 +261,10 @@ def _modules(model: str) -> list[dict[str, Any]]:
     ]:
         raise UserError(f"{modules}: {quoted(wrong[0])} is not a module with a path")
     return listed
+
+
+def _has_word_vectors(model: str) -> bool:
+    return model == BAG_OF_WORDS or os.path.isfile(model)
 
 
 def _refuse_pooling(model: str, pooling: str | None) -> None:

@@ -65,9 +65,8 @@ def model_meta(model: str, receipt: dict, encode: Encode, name: str | None) -> A
     from mteb.models import ModelMeta
     from mteb.models.model_meta import ScoringFunction
 
-    directory = Path(model)
     known = {
-        "name": name or (f"local/{directory.absolute().name}" if directory.is_dir() else model),
+        "name": _name(model, name),
         "revision": revision_of(receipt),
         "loader": lambda *_, **__: mteb_encoder(encode, meta),
         "framework": ["PyTorch", "Transformers"],
@@ -76,10 +75,16 @@ def model_meta(model: str, receipt: dict, encode: Encode, name: str | None) -> A
         "languages": ["eng-Latn"],
         "open_weights": True,
     }
-    if "/" not in known["name"]:
-        raise UserError(f"name: {known['name']!r} must be ORG/NAME")
     meta: ModelMeta = ModelMeta.create_empty(known)
     return meta
+
+
+def _name(model: str, name: str | None) -> str:
+    directory = Path(model)
+    known = name or (f"local/{directory.absolute().name}" if directory.is_dir() else model)
+    if "/" not in known:
+        raise UserError(f"name: {known!r} must be ORG/NAME")
+    return known
 
 
 def revision_of(receipt: dict) -> str:
@@ -114,6 +119,17 @@ def mteb_encoder(encode: Encode, meta: Any) -> Any:
     return ZooEncoder()
 
 
+def refuse_format(data: str, model: str, name: str | None) -> None:
+    """Refuse, before the evaluation, what `write_results` cannot write."""
+    refuse_missing("MTEB (and Python 3.11 or newer)", "mteb")
+    _name(model, name)
+    if data != "hub":
+        raise UserError(
+            f"format: the texts of {data} are tokenised, MTEB's are not. Use --data hub, or let MTEB read its own "
+            "files: csezoo mteb"
+        )
+
+
 def write_results(
     results: Sequence[dict], to: str, model: str, receipt: dict, encode: Encode, name: str | None
 ) -> Path:
@@ -126,7 +142,6 @@ def write_results(
     Returns:
         The folder of this model and revision.
     """
-    refuse_missing("MTEB (and Python 3.11 or newer)", "mteb")
     import mteb
     from mteb.cache import ResultCache
     from mteb.results import TaskResult
@@ -134,12 +149,6 @@ def write_results(
     chosen = [result for result in results if result["task"] in SAME_PAIRS]
     if not chosen:
         raise UserError(f"format: MTEB has none of these tasks with the same pairs; it has {', '.join(SAME_PAIRS)}")
-    for result in chosen:
-        if not str(result["dataset"]).startswith("mteb/"):
-            raise UserError(
-                f"format: {result['task']} was read from {result['dataset']}, whose texts are tokenised; MTEB's are "
-                "not. Use --data hub, or let MTEB read its own files: csezoo mteb"
-            )
     cache, meta = ResultCache(to), model_meta(model, receipt, encode, name)
     for result in chosen:
         score = result["value"] / 100

@@ -33,6 +33,8 @@ ENCODER_SETTINGS = tuple(
     f"sentence_{name}_config.json"
     for name in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 )
+# Settings of the encoder that change its tokens.
+LOADER_OPTIONS = ("processing_kwargs", "tokenizer_name_or_path")
 # Why a module of sentence-transformers cannot be taken over.
 OTHER_MODULES = {
     "Router": "it encodes queries and documents by different modules",
@@ -143,6 +145,8 @@ def served_encoder(name: str, revision: str | None = None) -> ServedEncoder | No
     normalize = bool(layers) and layers[-1]["type"] == "Normalize"
     layers, folders = (layers[:-1], folders[2:-1]) if normalize else (layers, folders[2:])
     encoder: dict[str, Any] = next((found for file in ENCODER_SETTINGS if (found := content(file))), {})
+    if options := [key for key in LOADER_OPTIONS if encoder.get(key)]:
+        raise _refused(name, f"its encoder is loaded with {options[0]} {quoted(encoder[options[0]])}")
     keys = {
         "pooling": pooling or told,
         "projection": "none",
@@ -181,11 +185,13 @@ def _layer(name: str, kind: str, folder: str, config: dict[str, Any], size: int)
     """Return the description of a layer after the pooling."""
     if kind not in LAYERS:
         raise _refused(name, f"its {kind} cannot be taken over ({OTHER_MODULES.get(kind, 'unknown here')})")
-    if kind == "Normalize":
-        return {"type": kind}
-    of_words = [config.get(key, "sentence_embedding") for key in ("module_input_name", "module_output_name")]
+    of_words = [config.get(key) or "sentence_embedding" for key in ("module_input_name", "module_output_name")]
     if of_words != ["sentence_embedding"] * 2:
         raise _refused(name, f"its {kind} in {folder} maps other things than sentence embeddings")
+    if config.get("use_residual"):
+        raise _refused(name, f"its {kind} in {folder} adds what it reads to what it computes")
+    if kind == "Normalize":
+        return {"type": kind}
     if kind == "LayerNorm":
         if config.get("dimension") != size:
             raise _refused(name, f"{folder} is for {quoted(config.get('dimension'))} dimensions, it gets {size}")

@@ -20,7 +20,7 @@ from csezoo.modeling.serving.fingerprint_csezoo import FINGERPRINT_NAME, verify_
 from csezoo.modeling.serving.modeling_csezoo import CsezooModel
 
 from ..cards.listing import ADAPTER, CARDS
-from ..errors import UserError, one_line
+from ..errors import UserError, library_errors, one_line
 from ..evaluation.encoders import checkpoint_tokenizer, load_checkpoint, plain_encoder
 from ..files import empty_target, new_directory, read_json, write_json
 from ..hub import local_directory, repository_file, sha256
@@ -40,11 +40,14 @@ SMALLEST = 1e-5
 HIGHEST_RANK = 128
 
 
-def save_adapter(directory: Path, base: PreTrainedModel, tuned: PreTrainedModel, base_name: str) -> None:
+def save_adapter(
+    directory: Path, base: PreTrainedModel, tuned: PreTrainedModel, base_name: str, revision: str | None = None
+) -> None:
     """Write the difference of two encoders as an adapter, if it is of low rank and in linear layers alone.
 
     Args:
         base, tuned: of the same class. Poolers are left out, because no model of the zoo has one.
+        base_name, revision: the base on the Hub.
     """
     linear = {f"{name}.weight": name for name, module in base.named_modules() if isinstance(module, nn.Linear)}
     others = tuned.state_dict()
@@ -67,6 +70,7 @@ def save_adapter(directory: Path, base: PreTrainedModel, tuned: PreTrainedModel,
     config = LoraConfig(
         task_type="FEATURE_EXTRACTION",
         base_model_name_or_path=base_name,
+        revision=revision,
         r=rank,
         lora_alpha=rank,  # so that nothing is scaled
         lora_dropout=0.0,
@@ -121,7 +125,8 @@ def adapter_of_run(run: str, directory: Path, base: str | None = None) -> None:
         raise UserError(f"base_model: {base} is a directory; give --base with the Hub id of that encoder")
     weights = base_weights(trained_on, recipe.base_revision)
     best: Any = load_checkpoint(str(Path(run, "best")))
-    save_adapter(directory, served(trained_on, recipe).backbone, best.backbone, base)
+    encoders = served(trained_on, recipe).backbone, best.backbone
+    save_adapter(directory, *encoders, base, recipe.base_revision)
     fingerprint = read_fingerprint(Path(run, "best"), run)
     recipe.base_model = base
     # What a reader and `csezoo merge` need beside the files of PEFT.
@@ -198,20 +203,25 @@ def merge_adapter(
     directory = find_adapter(adapter)
     fingerprint = read_fingerprint(directory, adapter)
     expected = fingerprint.get("base", {})
+    if not isinstance(expected, dict):
+        raise UserError(f"{directory / FINGERPRINT_NAME}: base must be a model, a file and a checksum")
     target = empty_target(to)
     base = base or expected.get("model")
     if not base:
         raise UserError(f"{adapter} does not name its base model; give --base")
-    if sha256(base_weights(base)) != expected.get("sha256"):
+    recipe = load_recipe(str(directory / "recipe.yaml"))
+    if base != expected.get("model"):
+        recipe.base_revision = None  # of the adapter's own base
+    if sha256(base_weights(base, recipe.base_revision)) != expected.get("sha256"):
         raise UserError(
             f"--base: {base} has other weights than {expected.get('model')}, on which {adapter} was trained; give that"
         )
     report(f"checked   {base} is the base model of {adapter}")
-    recipe = load_recipe(str(directory / "recipe.yaml"))
     model = served(base, recipe)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # PEFT 0.21 asks transformers for a name that it will drop
-        model.backbone = PeftModel.from_pretrained(model.backbone, str(directory)).merge_and_unload()
+        with library_errors(f"{adapter}: the adapter cannot be loaded ({{error}})"):
+            model.backbone = PeftModel.from_pretrained(model.backbone, str(directory)).merge_and_unload()
     with new_directory(target) as partial:
         model.save_pretrained(partial)
         add_checksums(partial)

@@ -13,6 +13,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from huggingface_hub import model_info
+from huggingface_hub.errors import HTTPError
+
 from csezoo.modeling.serving.configuration_csezoo import OWN_FORM, PLAIN
 
 from ..errors import UserError, one_line
@@ -30,7 +33,7 @@ NAMES = {"LICENSE", "NOTICE", ".gitattributes", ".gitignore"}
 # What `hf download --local-dir` and `csezoo publish` write, and what `csezoo export` adds.
 KNOWN = re.compile(
     r"\.cache/huggingface/(\.gitignore|CACHEDIR\.TAG|download/.*\.(metadata|lock))"
-    r"|\.eval_results/[^/]+\.yaml|onnx/model(_int8)?\.onnx|openvino/openvino_model_qint8_quantized\.(xml|bin)"
+    r"|\.eval_results/[^/]+\.yaml|onnx/model(_int8)?\.onnx(\.data)?|openvino/openvino_model_qint8_quantized\.(xml|bin)"
 )
 SCRIPT = re.compile(rb"<script|<foreignObject|javascript:|\son\w+\s*=", re.IGNORECASE)
 # JSON files that only name things: tokens, texts, results, and what was converted.
@@ -42,6 +45,11 @@ KNOWN_CLASS = re.compile(
 )
 # Other keys that run code from elsewhere, unless they are false.
 RUNS_CODE = {"trust_remote_code", "custom_generate", "use_kernels", "kernel_config"}
+# Keys that load code of another revision, or a tokenizer from elsewhere, with its code.
+ELSEWHERE = {"code_revision", "tokenizer_name_or_path"}
+# What csezoo and sentence-transformers write of an encoder. Other keys are options of loaders.
+OF_ENCODERS = re.compile(r"(.*/)?sentence_[\w-]+_config\.json")
+ENCODER_KEYS = {"max_seq_length", "do_lower_case", "transformer_task", "modality_config", "module_output_name"}
 
 
 class Finding(NamedTuple):
@@ -65,8 +73,22 @@ def audit_repository(repository: str, revision: str | None = None) -> tuple[str,
     """
     refuse_run(repository)
     directory = local_directory(repository, revision, ignored="*.safetensors")
-    read = repository if Path(repository).is_dir() else f"{repository} at {directory.name}"
-    return read, audit(directory)
+    if Path(repository).is_dir():
+        return repository, audit(directory)
+    _refuse_a_part(repository, directory)
+    return f"{repository} at {directory.name}", audit(directory)
+
+
+def _refuse_a_part(repository: str, directory: Path) -> None:
+    """Refuse a snapshot that lacks files. Where the Hub does not answer, a download returns what the cache has."""
+    try:
+        files = [file.rfilename for file in model_info(repository, revision=directory.name).siblings or []]
+    except (HTTPError, OSError, ValueError) as error:
+        raise UserError(
+            f"{repository}: the Hub did not list its files ({one_line(error)}); without it, an audit may miss some"
+        ) from error
+    if absent := [name for name in files if not name.endswith(".safetensors") and not (directory / name).is_file()]:
+        raise UserError(f"{repository}: {absent[0]} was not downloaded; try again")
 
 
 def audit(directory: Path, releases: Path = RELEASES) -> list[Finding]:
@@ -87,12 +109,23 @@ def audit(directory: Path, releases: Path = RELEASES) -> list[Finding]:
             Finding(".git", "git runs the hooks that it names: audit a download of the repository instead")
         )
         paths = {name: path for name, path in paths.items() if name.split("/")[0] != ".git"}
+    if "config.json" in paths and (absent := _named_code(paths["config.json"]) & code.keys() - paths.keys()):
+        why = f"auto_map: {min(absent)} is not here; the other files of the repository may be missing too"
+        findings.append(Finding("config.json", why))
     for name, path in paths.items():
         try:
             findings += [Finding(name, why) for why in _reasons(name, path, code)]
         except (OSError, ValueError, RecursionError) as error:
             findings.append(Finding(name, f"cannot be read ({one_line(error)})"))
     return findings
+
+
+def _named_code(config: Path) -> set[str]:
+    """Return the files that a configuration runs."""
+    try:
+        return {f"{name.rpartition('.')[0]}.py" for name in _strings(read_json(config).get("auto_map"))}
+    except (UserError, OSError):
+        return set()  # it is a finding by itself
 
 
 def _reasons(name: str, path: Path, code: dict[str, set[str]]) -> Iterator[str]:
@@ -150,6 +183,9 @@ def _json_reasons(name: str, value: object) -> Iterator[str]:
         >>> list(_json_reasons("config.json", {"auto_map": {"AutoModel": "other/repository--file.Class"}}))
         ["auto_map: 'other/repository--file.Class' is not a class of csezoo"]
     """
+    if OF_ENCODERS.fullmatch(name) and isinstance(value, dict):
+        options = {key: part for key, part in value.items() if key not in ENCODER_KEYS and part}
+        yield from (f"{key}: is an option of the loader ({part!r:.80})" for key, part in options.items())
     todo: list[Any] = [] if Path(name).name in VALUES else [value]
     for inner in todo:
         if isinstance(inner, list):
@@ -170,6 +206,8 @@ def _key_reasons(key: str, value: object) -> Iterator[str]:
         yield from (f"{key}: downloads and runs the kernels of {text!r}" for text in texts if "/" in text)
     elif key in RUNS_CODE and value is not False:
         yield f"{key}: runs code from elsewhere ({value!r})"
+    elif key in ELSEWHERE and value is not None:
+        yield f"{key}: loads from elsewhere ({value!r})"
     elif key in ("weight_map", "transformers_weights"):
         wrong = [text for text in texts if not is_inside(text) or not text.endswith(".safetensors")]
         yield from (f"{key}: {text!r} is no safetensors file of the repository" for text in wrong)

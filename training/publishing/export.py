@@ -39,7 +39,7 @@ embeddings = session.run(["sentence_embedding"], inputs)[0]
 ```"""
 CUT = (
     "The vectors are cut to their first {kept} of {size} dimensions. Servers that read only the module `Pooling` "
-    "return all of them: keep the first {kept}."
+    "return all of them: keep the first {kept}. A vector of length 1 is shorter when it is cut: normalise it again."
 )
 NOT_A_NUMBER = "It returns nan for a row that is padded on the left, or that lacks the template's mask token."
 
@@ -132,7 +132,7 @@ def _texts(tokenizer: PreTrainedTokenizerBase) -> list[str]:
         "Yes",
         "",
         f"{sentence} {tokenizer.mask_token}, it is said.",
-        f"{sentence} " * tokenizer.model_max_length,
+        f"{sentence} " * min(tokenizer.model_max_length, 128),  # 1,024 tokens: attention has their square in memory
     ]
 
 

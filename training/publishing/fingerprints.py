@@ -94,7 +94,9 @@ def unchecked_formats(directory: Path, checksums: dict[str, str]) -> list[str]:
 
 def _has_rows_of_numbers(value: object) -> bool:
     rows = value if isinstance(value, list) else [None]
-    return all(isinstance(row, list) and all(isinstance(number, int | float) for number in row) for row in rows)
+    return all(
+        isinstance(row, list) and row and all(isinstance(number, int | float) for number in row) for row in rows
+    )
 
 
 def read_fingerprint(directory: Path, repository: str) -> dict:
@@ -110,8 +112,8 @@ def read_fingerprint(directory: Path, repository: str) -> dict:
         raise UserError(f"{path} has no {', '.join(sorted(missing))}")
     sentences, *rows = (fingerprint[name] for name in ("sentences", "token_ids", "embeddings"))
     texts = isinstance(sentences, list) and all(isinstance(sentence, str) for sentence in sentences)
-    if not texts or not all(map(_has_rows_of_numbers, rows)):
-        raise UserError(f"{path}: expected texts as sentences, and lists of numbers as token_ids and embeddings")
+    if not texts or not all(map(_has_rows_of_numbers, rows)) or {len(sentences)} != {len(row) for row in rows}:
+        raise UserError(f"{path}: expected texts as sentences, and for each numbers as token_ids and embeddings")
     if not isinstance(fingerprint.get("files", {}), dict):
         raise UserError(f"{path}: files must map file names to checksums")
     return fingerprint

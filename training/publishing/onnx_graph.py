@@ -55,8 +55,8 @@ def write_onnx(file: Path, encoder: CsezooModel, tokenizer: PreTrainedTokenizerB
     """Trace the complete serving model, and compare its vectors under ONNX Runtime with the model's.
 
     Inputs are `input_ids` and `attention_mask` `(batch, tokens)` of any size; outputs are `last_hidden_state` and
-    `sentence_embedding`, after pooling and the layers that follow it. The one file contains the weights too, so it is
-    limited to 2 GB.
+    `sentence_embedding`, after pooling and the layers that follow it. The file contains the weights too; above
+    1.5 GB, torch writes them beside it, to `model.onnx.data`.
     """
     from onnxruntime import InferenceSession
 

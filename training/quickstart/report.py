@@ -118,7 +118,7 @@ def score_lines(vectors: dict[str, SentenceVectors], task: PairTask) -> list[str
     """Return a table: Spearman (× 100) and the recall of the partner that means the same, as a share."""
     table = [["model", "Spearman x 100", "recall@1"]]
     for name, of_model in vectors.items():
-        recall = RetrievalTask(task).results(of_model)[0]["value"] / 100
+        recall = RetrievalTask(task, equal=max(task.scores)).results(of_model)[0]["value"] / 100
         table.append([name, f"{_spearman(of_model, task):.2f}", f"{recall:.2f}"])
     return text_table(table).splitlines()
 

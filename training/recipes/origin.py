@@ -42,6 +42,8 @@ def differences(recipe: Recipe, original: Recipe) -> list[str]:
     run, zoo = recipe.to_dict(), original.to_dict()
     texts = {key for keys in TEXT_KEYS for key in keys}
     changed = [key for key in run | zoo if key not in INCIDENTAL | texts and run.get(key, ...) != zoo.get(key, ...)]
+    if "none" in (run["eval_data"], zoo["eval_data"]) and run["eval_data"] != zoo["eval_data"]:
+        changed.append("eval_data")  # dev pairs choose the checkpoint of one of them only
     for keys in TEXT_KEYS:
         expected = _texts(zoo, keys)
         if expected and _texts(run, keys) != expected:  # a recipe without texts needs a file of the user

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UserError
+from ..hub import sha256
 from ..recipes import Recipe, deciding_keys, load_recipe
 from ..recipes.origin import differences
 from ..recipes.reading import as_word
@@ -71,17 +72,24 @@ def plan(
         out: directory of everything that is made; runs are in `out/runs`, for all items.
         rows: names of rows, or patterns such as `DiffAug*`; all by default.
     """
-    chosen = [row for row in item.rows if not rows or any(_matches(row, name) for name in rows)]
+    named = [row for name in rows for row in _rows_named(item, name)]
+    chosen = [row for row in item.rows if not rows or row in named]
     for name in rows:
-        if not any(_matches(row, name) for row in item.rows):
+        if not _rows_named(item, name):
             raise UserError(f"rows: no row {name!r} in {item.name}; there are {'; '.join(r.label for r in item.rows)}")
-    named, used = bool(rows), profile or Profile()
-    planned = [_planned(row, out, list(seeds), overrides or {}, used, named) for row in chosen]
+    used = profile or Profile()
+    planned = [_planned(row, out, list(seeds), overrides or {}, used, bool(rows)) for row in chosen]
     return [_measured_by(each, item, used) for each in planned]
 
 
-def _matches(row: Row, name: str) -> bool:
-    return any(fnmatch.fnmatchcase(label.lower(), name.lower()) for label in (row.name, row.label))
+def _rows_named(item: Item, name: str) -> list[Row]:
+    """Return the rows with this label; or else with this name; or else those that the pattern matches."""
+    wanted = name.lower()
+    labels = [row for row in item.rows if row.label.lower() == wanted]
+    names = [row for row in item.rows if row.name.lower() == wanted]
+    pattern = wanted.replace("[", "[[]")  # a bracket is one, as in one-[CLS]
+    alike = [row for row in item.rows if fnmatch.filter((row.name.lower(), row.label.lower()), pattern)]
+    return labels or names or alike
 
 
 def _planned(
@@ -137,9 +145,15 @@ def _finished(row: Row, out: Path, profile: Profile) -> Run:
     model = str(row.released or row.untrained)
     model = profile.models.get(model, model)
     name = re.sub(r"[^\w.-]+", "-", f"{model.strip('./')}-{row.pooling or row.serving or 'own'}")
+    if Path(model).is_dir():  # the same path from another directory, or at another time, may be another model
+        name += f"-{identity({file.name: sha256(file) for file in _decisive(model)})}"
     entry = released().get(str(row.released))
     kind = entry.kind if entry else None
     return Run(out / "runs" / name, model, pooling=row.pooling, kind=kind, serving=row.serving)
+
+
+def _decisive(model: str) -> list[Path]:
+    return [file for kind in ("*.json", "*.safetensors", "*.bin") for file in Path(model).glob(kind)]
 
 
 def _stand_in(row: Row, profile: Profile) -> list[str]:

@@ -12,8 +12,8 @@ transfer_rows: 1000                                      # of each part of a tra
 set: {eval_steps: 50}                                    # keys of every run
 ```
 
-Paths are relative to the profile. In the commands and results of the runs they are relative to the working directory,
-so that published results say nothing of the machine.
+Paths are relative to the profile; those in `set` are taken as they are. In the commands and results of the runs they
+are relative to the working directory, so that published results say nothing of the machine.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ import torch
 
 from csezoo.modeling import objectives
 
-from ..evaluation.sentence_vectors import Encode
+from ..evaluation.sentence_vectors import Encode, vectors_of
 from ..evaluation.tasks.sts import unit_vectors
 
 # What `docs/tuning.md` has measured.
@@ -40,7 +40,7 @@ def held_out_loss(encode: Encode, sentences: Sequence[str]) -> float:
     """
     draw = np.random.default_rng(0)  # the same words each time
     edited = [_shortened(sentence, draw) for sentence in sentences]
-    views = (torch.from_numpy(unit_vectors(encode(texts))) for texts in (list(sentences), edited))
+    views = (torch.from_numpy(unit_vectors(vectors_of(encode, texts))) for texts in (list(sentences), edited))
     return objectives.info_nce(*views, temperature=TEMPERATURE).item()
 
 

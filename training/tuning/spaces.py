@@ -57,9 +57,9 @@ def load_space(name: str, recipe: str, overrides: dict[str, Any]) -> Space:
 
 def _distribution(where: str, allowed: Any) -> BaseDistribution:
     if isinstance(allowed, list) and allowed:
-        # Optuna stores single values; a list, such as the betas of AdamW, is one text to a recipe.
-        choices = [as_word(v) if isinstance(v, list) else v for v in allowed]
-        if len(set(map(str, choices))) < len(choices):
+        # Optuna stores single values; a list or a mapping, such as the betas of AdamW, is one text to a recipe.
+        choices = [as_word(v) if isinstance(v, list | dict) else v for v in allowed]
+        if min(len(set(choices)), len(set(map(str, choices)))) < len(choices):
             raise UserError(f"{where}: {quoted(allowed)} has a choice twice; leave one of them out")
         return CategoricalDistribution(choices)
     if not isinstance(allowed, dict) or not {"low", "high"} <= allowed.keys() <= set(INTERVAL):

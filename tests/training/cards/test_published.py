@@ -109,6 +109,7 @@ def test_only_an_unchanged_recipe_of_a_paper_is_compared_and_only_several_seeds_
         ("simcse-bert-base-uncased", {"train_file": "mine.txt"}, ["train_file"]),
         ("simcse-bert-base-uncased", {"train_file": "data/wiki1m_for_simcse.txt.gz", "dataset": None}, []),
         ("simcse-bert-base-uncased", {"seeds": [1, 2], "name": "mine", "output_dir": "x", "eval_data": "data"}, []),
+        ("simcse-bert-base-uncased", {"eval_data": "none"}, ["eval_data"]),
         ("contrastive-bt-bert-base-uncased", {"train_file": "pairs.csv"}, []),
     ],
 )
@@ -135,7 +136,17 @@ def test_transfer_tasks_of_a_run_meet_the_paper_s_under_the_name_of_the_run(tmp_
         **dict(zip(TRANSFER_TASKS, ("82.69", "87.23", "95.23", "89.28", "86.60", "90.40", "76.58"), strict=True)),
         TRANSFER_AVERAGE: "86.86",
     }
-    assert len(transfer_file(tmp_path / "fast.json", protocol="SentEval fast")) == 1, "which no paper uses"
+    for other in ({"protocol": "SentEval fast"}, {"protocol": "SentEval mlp"}, {"suite": "pairs"}):
+        assert len(transfer_file(tmp_path / "other.json", **other)) == 1, "which no paper uses"
+
+
+def test_results_that_were_not_made_alike_have_no_average(tmp_path):
+    rows = [{"task": task, "metric": "spearman", "value": 80.0, "dtype": "float32"} for task in STS_TASKS]
+    for dtype, averages in (("float32", ["80.00"]), ("bfloat16", [])):
+        rows[-1]["dtype"] = dtype
+        write_json(tmp_path / "r.json", {"model": "mine", "results": rows})
+        ((_, cells),) = read_rows(str(tmp_path / "r.json"))
+        assert [cell for name, cell in cells.items() if name == AVERAGE] == averages
 
 
 def test_a_note_that_limits_the_comparison_is_shown_beside_the_numbers(results_file):

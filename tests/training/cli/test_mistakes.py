@@ -236,6 +236,7 @@ TRAIN = "simcse-bert-base-uncased --eval_data none --report_to none --base_model
         ("cards --out {0}/cards/new --html {0}/cards", "index.html was not written by csezoo and would be replaced"),
         (f"{TUNE} nowhere --sbatch=--qos=low", "give --on slurm too"),
         (f"{TUNE} nowhere --sentences {{0}}/sentences.txt", "give --objective unlabelled too"),
+        (f"{TUNE} nowhere --objective unlabelled --sentences {{0}}/sentences.txt --set dev_file=x.csv", "no dev_file"),
     ],
 )
 def test_a_mistake_is_one_line_with_the_way_out(command, message, bases, broken, capsys, tmp_path, monkeypatch):

@@ -226,6 +226,7 @@ def test_the_recipe_of_a_model_is_that_of_its_run(repositories, tmp_path):
     for model in ("run/best", "seeds/seed-2/best", "published"):
         shutil.copytree(repositories["bert", "cls"], tmp_path / model)
         assert recipe_of(str(tmp_path / model)) is None
+    assert recipe_of("bag-of-words") is None
     for place in ("run", "seeds", "published"):
         dump_recipe(recipe, tmp_path / place / "recipe.yaml")
     for model in ("run/best", "seeds/seed-2/best", "published"):

@@ -43,9 +43,12 @@ def test_a_damaged_file_is_named(tmp_path, content):
         load_encoder(str(tmp_path / "glove.txt.gz"))
 
 
-def test_a_pooling_for_a_bag_of_words_is_refused(tmp_path):
-    with pytest.raises(UserError, match="defines its pooling itself"):
-        load_encoder("bag-of-words", pooling="mean")
+@pytest.mark.parametrize(
+    ("option", "says"), [({"pooling": "mean"}, "defines its pooling itself"), ({"dtype": "bfloat16"}, "are float32")]
+)
+def test_options_of_an_encoder_are_refused_for_a_bag_of_words(option, says):
+    with pytest.raises(UserError, match=says):
+        load_encoder("bag-of-words", **option)
 
 
 def test_the_cosine_of_bags_of_words_counts_shared_words():

@@ -87,6 +87,10 @@ CHANGES = {
         "3_Dense/config.json has activation_function: torch.nn.modules.activation.ReLU, config.json has "
         "torch.nn.modules.activation.Tanh",
     ),
+    "a Dense that adds its input": (
+        lambda directory: edit(directory, "3_Dense/config.json", lambda content: {**content, "use_residual": True}),
+        "3_Dense/config.json has use_residual: True, config.json has False",
+    ),
     "a tokenizer without the template": (
         without_template,
         "config.json has the template 'this sentence : {sentence} means {mask} .'",

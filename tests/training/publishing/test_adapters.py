@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 from huggingface_hub import ModelCard
-from peft import PeftModel
+from peft import PeftConfig, PeftModel
 from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
 from transformers import AutoModel, AutoTokenizer
@@ -122,6 +122,20 @@ def test_a_changed_adapter_does_not_match_its_fingerprint(adapter, tmp_path):
     with pytest.raises(UserError, match="does not match its fingerprint: 8 of 8 vectors differ"):
         merge_adapter(str(adapter), str(tmp_path / "merged"))
     assert not (tmp_path / "merged").exists()
+
+
+def test_a_damaged_adapter_is_one_line(adapter, tmp_path):
+    (adapter / "adapter_model.safetensors").write_bytes(b"no tensors")
+    with pytest.raises(UserError, match="the adapter cannot be loaded"):
+        merge_adapter(str(adapter), str(tmp_path / "merged"))
+
+
+def test_an_adapter_names_the_revision_of_its_base(bases, tmp_path):
+    base, tuned = (AutoModel.from_pretrained(bases["bert"]) for _ in range(2))
+    with torch.no_grad():
+        tuned.encoder.layer[0].attention.self.query.weight += torch.ones(32, 1) @ torch.ones(1, 32)
+    save_adapter(tmp_path / "adapter", base, tuned, BASE, "abc")
+    assert PeftConfig.from_pretrained(str(tmp_path / "adapter")).revision == "abc"
 
 
 def test_what_is_no_adapter_is_refused(run, place, tmp_path):

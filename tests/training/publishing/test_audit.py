@@ -140,6 +140,9 @@ def test_a_pickle_is_found_by_its_name(repository):
         ("config.json", {"use_kernels": True}, "use_kernels: runs code from elsewhere (True)"),
         ("generation_config.json", {"custom_generate": "evil/generate"}, "runs code from elsewhere ('evil/generate')"),
         ("sentence_bert_config.json", {"model_args": [{"trust_remote_code": True}]}, "trust_remote_code: runs code"),
+        ("sentence_bert_config.json", {"model_args": {"code_revision": "abc"}}, "code_revision: loads from elsewhere"),
+        ("sentence_bert_config.json", {"tokenizer_name_or_path": "e/c"}, "name_or_path: loads from elsewhere"),
+        ("sentence_bert_config.json", {"config_args": {"x": 1}}, "config_args: is an option of the loader"),
         ("adapter_config.json", {"base_model_name_or_path": "evil/model"}, "loads the model that it names"),
         ("2_Dense/config.json", {"activation_function": "os.system"}, "activation_function: imports 'os.system'"),
         ("router_config.json", {"types": {"query": "mine.Module"}}, "types: imports 'mine.Module'"),
@@ -153,8 +156,15 @@ def test_a_pickle_is_found_by_its_name(repository):
 def test_a_configuration_that_loads_something_else_is_a_finding(repository, name, change, why):
     (repository / name).parent.mkdir(exist_ok=True)
     change_json(repository / name, change)
-    (finding,) = audit(repository)
-    assert finding.file == name and why in finding.why
+    findings = audit(repository)
+    assert {finding.file for finding in findings} == {name}
+    assert any(why in finding.why for finding in findings)
+
+
+def test_a_part_of_a_repository_is_a_finding(repository):
+    """Without the Hub, what is in the cache is audited: here the files that a first, refused load has left."""
+    (repository / "modeling_csezoo.py").unlink()
+    assert [finding.file for finding in audit(repository)] == ["config.json"]
 
 
 @pytest.mark.parametrize(

@@ -218,8 +218,11 @@ def test_a_missing_or_broken_fingerprint_is_refused(copy, tmp_path):
     path = directory / "fingerprint.json"
     whole = read_json(path)
     broken = {
-        json.dumps({**whole, name: value}): "expected texts as sentences, and lists of numbers"
-        for name, value in (("sentences", [1]), ("token_ids", [["a"]]), ("token_ids", 1), ("embeddings", [[[0.5]]]))
+        json.dumps({**whole, name: value}): "expected texts as sentences, and for each numbers"
+        for name, value in (
+            *(("sentences", [1]), ("token_ids", [["a"]]), ("token_ids", 1), ("embeddings", [[[0.5]]])),
+            *(("token_ids", [[]] * 8), ("embeddings", []), ("embeddings", whole["embeddings"][:1])),
+        )
     }
     broken |= {"{": "not valid JSON", '{"files": {}}': "has no embeddings, sentences, token_ids"}
     for content, problem in broken.items():

@@ -132,6 +132,11 @@ def test_verify_and_audit_work_on_a_revision_of_a_hub_repository(published, tmp_
     verified = run("verify", "zoo/tiny", "--revision", sha)
     assert len(verified.stdout.splitlines()) == 3, verified.stderr
     assert_refused(run("verify", "zoo/tiny", "--revision", "v9"), "zoo/tiny could not be downloaded")
+    hub.failures["/api/models"] = 503  # the files in the cache may be a part of the repository
+    refused = run("audit", "zoo/tiny", "--revision", sha)
+    hub.failures.clear()
+    assert refused.returncode == 2
+    assert "without it, an audit may miss some" in refused.stderr.splitlines()[-1], refused.stderr
 
 
 @pytest.mark.slow

@@ -1,6 +1,7 @@
 """From an item to its runs: subsets, seeds, shared runs, profiles, estimates."""
 
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,25 @@ def test_rows_seeds_and_keys_can_be_chosen():
     assert chosen[0].reasons == ["other learning_rate than in the paper"]
     with pytest.raises(UserError, match="no row 'nothing' in diffcse/table-5; there are DiffCSE with BatchNorm;"):
         plan(load_item("diffcse/table-5"), OUT, rows=["nothing"])
+
+
+def test_a_row_is_named_exactly_although_other_names_contain_its_name():
+    (row,) = plan(load_item("prdsimcse/table-9"), OUT, rows=["one-[CLS]"])
+    assert row.row.name == "one-[CLS]"
+    (row,) = plan(load_item("prdsimcse/table-14"), OUT, rows=["20 %"])
+    assert row.row.label == "20 %"
+
+
+def test_another_model_in_a_directory_of_the_same_name_is_measured_again(tmp_path, monkeypatch, bases):
+    """The same words name another directory from elsewhere, and the weights in a directory may change."""
+    item, made = load_item("diffaug/table-1"), set()
+    for place, kind in (("a", "bert"), ("b", "roberta")):
+        shutil.copytree(bases[kind], tmp_path / place / "m1")
+        monkeypatch.chdir(tmp_path / place)
+        Path("p.yaml").write_text("models: {google-bert/bert-base-uncased: m1}", encoding="utf-8")
+        rows = plan(item, OUT, rows=["*BERT CLS"], profile=load_profile("p.yaml"))
+        made |= {run.directory for row in rows for run in row.runs}
+    assert len(made) == 2
 
 
 def test_a_row_that_needs_what_is_not_public_runs_only_if_it_is_named():

@@ -5,7 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from csezoo.training.tuning.criteria import held_out_loss
+from csezoo.training.errors import UserError
+from csezoo.training.tuning.criteria import compare_without_labels, held_out_loss
 
 SENTENCES = ["a dog runs home", "a dog sleeps", "two cats sleep at home", "the sun is hot", "the sun is cold now"]
 
@@ -35,3 +36,8 @@ def test_the_loss_is_that_of_sentences_without_some_words():
     losses = [math.log(sum(math.exp(logit) for logit in row)) - row[i] for i, row in enumerate(logits)]
     assert loss == pytest.approx(np.mean(losses))
     assert held_out_loss(vectors_of, SENTENCES) == loss  # again
+
+
+def test_a_model_without_numbers_is_not_compared():
+    with pytest.raises(UserError, match="not finite"):
+        compare_without_labels(vectors_of, lambda texts: np.full((len(texts), 6), np.nan), SENTENCES)

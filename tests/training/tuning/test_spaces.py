@@ -53,6 +53,7 @@ def test_a_key_has_choices_or_an_interval(tmp_path):
         ("learning_rate: {low: 1e-5, high: 1.0}", "'1e-5' is not a number; write 1.0e-5"),
         ("learning_rate: {low: 1.0, high: 0.1}", "learning_rate: "),
         ("max_length: [32, 64, 32]", "has a choice twice"),
+        ("epochs: [1, 1.0, 2]", "has a choice twice"),
         ("batch_size: [8]", "batch_size is in the space and set too"),
         ("seeds: [1, 2]", "seeds is not a setting that a search can choose"),
         ("output_dir: [a, b]", "output_dir is not a setting that a search can choose"),
@@ -62,6 +63,13 @@ def test_a_key_has_choices_or_an_interval(tmp_path):
 def test_a_mistake_in_a_space_is_named(tmp_path, text, message):
     with pytest.raises(UserError, match=message):
         load_space(written(tmp_path, text), RECIPE, {"batch_size": 8})
+
+
+def test_a_mapping_is_one_choice(tmp_path):
+    space = load_space(written(tmp_path, "named_prompts: [{query: 'query: '}, {passage: 'p: '}]"), RECIPE, {})
+    first, second = space["named_prompts"].choices
+    assert load_recipe(RECIPE, {"named_prompts": first}).model["named_prompts"] == {"query": "query: "}
+    assert load_recipe(RECIPE, {"named_prompts": second}).model["named_prompts"] == {"passage": "p: "}
 
 
 def test_a_space_that_does_not_exist_names_those_of_the_papers():

@@ -37,6 +37,8 @@ class RetrievalTask(OnPairs):
         """Return recall@1, 5 and 10 (× 100)."""
         corpus = [sentence for pair in self.pairs.pairs for sentence in pair]  # rows 2i and 2i + 1 are pair i
         rows = unit_vectors(vectors(corpus))
+        if not np.ptp(rows, axis=0).any():
+            raise UserError(f"{self.name}: the encoder returns one vector for every sentence")
         equal = np.flatnonzero(np.array(self.pairs.scores) == self.equal)
         query = np.concatenate([2 * equal, 2 * equal + 1])
         wanted = np.concatenate([2 * equal + 1, 2 * equal])

@@ -77,7 +77,7 @@ def load_search(queries: str, passages: str | None = None) -> SearchTask:
     if passages is not None:
         if not Path(passages).is_file():
             raise UserError(f"{passages} does not exist; give a text file with one passage on each line")
-        for line in read_text(Path(passages)).splitlines():
+        for line in read_text(Path(passages)).split("\n"):
             if line.strip():
                 numbers.setdefault(line.strip(), len(numbers))
     if not judged or len(numbers) < 2:

@@ -122,3 +122,8 @@ def test_retrieval_in_too_few_rows_is_refused(count, score):
     pairs = PairTask("toy", [(f"a {row}", f"b {row}") for row in range(count)], [score] * count, "example")
     with pytest.raises(UserError, match="toy retrieval needs at least 6 pairs, for recall@10, and one with"):
         RetrievalTask(pairs)
+
+
+def test_an_encoder_with_one_vector_for_everything_finds_nothing():
+    with pytest.raises(UserError, match="one vector for every sentence"):
+        evaluate_tasks(lambda texts: np.ones((len(texts), 3), np.float32), [RetrievalTask(PAIRS)])
