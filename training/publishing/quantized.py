@@ -164,7 +164,7 @@ def quantize_and_measure(
         return encoder.encode(texts, tokenizer, batch_size=BATCH_SIZE)
 
     written = write_int8(file)
-    found = [(written, written.stat().st_size, onnx_encoder(written, tokenizer))]
+    found = [(written, _size_with_data(written), onnx_encoder(written, tokenizer))]
     if openvino:
         written = write_openvino_int8(file, tokenizer)
         size = sum(part.stat().st_size for part in written.parent.iterdir())
@@ -174,13 +174,18 @@ def quantize_and_measure(
     for written, size, encode in found:
         cosines = (unit_vectors(encode(MEASURED_TEXTS)) * unit_vectors(by_torch(MEASURED_TEXTS))).sum(1)
         lines.append(
-            f"`{written.parent.name}/{written.name}` has {size / file.stat().st_size:.0%} of the bytes of "
+            f"`{written.parent.name}/{written.name}` has {size / _size_with_data(file):.0%} of the bytes of "
             f"`onnx/model.onnx`. A forward pass takes {processor_time(encode, by_torch):.2f} of the processor time "
             "that torch needs in float32 (one thread, the machine of the export). The lowest cosine of a sentence's "
             f"vectors before and after is {cosines.min():.4f}, over {len(MEASURED_TEXTS)} sentences."
         )
         lines += cost(before, evaluate(encode, ["sts"], data)["results"]) if data else [NOT_MEASURED]
     return lines
+
+
+def _size_with_data(file: Path) -> int:
+    """Return the bytes of an ONNX file, and of the weights that torch writes beside it if they are large."""
+    return sum(part.stat().st_size for part in file.parent.glob(f"{file.name}*"))
 
 
 def cost(before: list[dict], after: list[dict]) -> list[str]:
