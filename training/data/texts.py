@@ -52,6 +52,8 @@ def load_sentences(recipe: Recipe) -> Rows:
     columns = source.columns(source.names(loaded), recipe.text_columns, "text_columns")
     if not 1 <= len(columns) <= 3:
         raise UserError(f"text_columns: expected one to three columns, got {len(columns)}")
+    if columns == ["sentence1", "sentence2", "score"]:
+        raise UserError("text_columns: a score is no text; graded pairs choose a checkpoint, give them as --dev_file")
     loaded = loaded.select_columns(columns)
     if first := recipe.max_train_sentences:
         loaded = loaded.take(first if recipe.streaming else min(first, len(loaded)))

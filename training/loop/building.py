@@ -144,6 +144,9 @@ def _refuse_map_size(recipe: Recipe, size: int) -> None:
     """Refuse a whitening or a flow that does not fit the dimensions of the base model's vectors."""
     if recipe.whitening and recipe.whitening > size:
         raise UserError(f"whitening: {recipe.whitening} must be at most {size}, the dimensions of {recipe.base_model}")
+    most, cut = recipe.whitening or size, recipe.model.get("truncate_dim")
+    if cut and cut > most and not recipe.model.get("projection_at_test"):
+        raise UserError(f"truncate_dim: {cut} must be at most {most}, the dimensions of the served vectors")
     if recipe.flow and size % 2**LEVELS:
         raise UserError(
             f"flow: the {size} dimensions of {recipe.base_model} must be a multiple of "

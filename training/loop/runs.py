@@ -24,7 +24,7 @@ from ..errors import Terminated, UserError
 from ..evaluation.baseline import AS_SERVED, gain, gain_line, is_better, read_baseline
 from ..evaluation.encoders import load_encoder
 from ..evaluation.ranks import RANKS, save_ranks
-from ..evaluation.report import AVERAGE, average, format_table, tests_only
+from ..evaluation.report import AVERAGE, average, dev_only, format_table, tests_only
 from ..evaluation.selection import hold_out, load_dev_tasks
 from ..evaluation.suites import Task, encode_once, score
 from ..evaluation.tasks.names import STS_TASKS
@@ -307,7 +307,9 @@ def aggregate(recipe: Recipe, runs: list[dict], output: Path) -> dict:
     tests = [tests_only(run["results"]) for run in runs]
     if len(tests[0]) > 1:
         values[AVERAGE] = [average(results) for results in tests]
-    scores = [run["training"]["dev"] for run in runs]
+    # A whitening or a flow is fitted after the last dev score of the run: what is served has another one.
+    mapped = [dev_only(run["results"]) if recipe.whitening or recipe.flow else [] for run in runs]
+    scores = [average(dev) if dev else run["training"]["dev"] for run, dev in zip(runs, mapped, strict=True)]
     chosen = recipe.seeds[scores.index(max(scores)) if None not in scores else -1]
     results = {
         **recipe_receipt(recipe),
@@ -341,7 +343,9 @@ def summary(results: dict, best: Path) -> str:
         tests = tests_only(results["results"]) or results["results"]
         lines += [format_table([(results["model"], tests)])]
         if results["training"]["dev"] is not None:
-            lines += [f"dev {results['training']['dev']:.2f} at step {results['training']['best_step']}"]
+            training, mapped = results["training"], results["training"].get("mapped_by")
+            before = f", before the {mapped}" if mapped else ""
+            lines += [f"dev {training['dev']:.2f} at step {training['best_step']}{before}"]
         if results["gain"] and results["training"]["updates"]:
             lines += [gain_line(results["gain"])]
     return "\n".join([*lines, "", f"The finished repository: {best}", *load_lines(best)])

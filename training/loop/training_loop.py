@@ -193,15 +193,18 @@ def train(
                 train_stage(stage, run, trainable, bar, checkpoint)
         bar.close()
     soup = on_main(accelerator, partial(best.write, seed))
+    mapped_by = "whitening" if recipe.whitening else "flow" if recipe.flow else None
     if accelerator.is_main_process:  # a run that resumes has restored its metrics now
         draw_prefix_tuning(log.metrics)
         draw_training_curves(log.metrics, best.best_step)
-        if log.step and best.best_step == 0:
-            logger.warning("dev never improved: best/ has the initial weights")
+        if log.step and soup == [0]:
+            with_map = f", and a {mapped_by} after them" if mapped_by else ""
+            logger.warning("dev never improved: best/ has the initial weights%s", with_map)
     return {
         "best_step": best.best_step,
         "dev": best.best_score,
         **({"soup": soup} if recipe.soup else {}),
+        **({"mapped_by": mapped_by} if mapped_by else {}),
         "updates": log.step,
         "processes": accelerator.num_processes,
         "precision": precision_of(accelerator),

@@ -25,7 +25,7 @@ from csezoo.modeling import SentenceEncoderConfig, method
 from csezoo.modeling.contrastive.backbones import longest_input
 from csezoo.modeling.contrastive.published import has_adapters, plain_state
 from csezoo.modeling.contrastive.training_model import ForContrastiveLearning
-from csezoo.modeling.contrastive.view_adapters import ViewAdapters
+from csezoo.modeling.contrastive.view_adapters import ViewAdapter, ViewAdapters
 from csezoo.modeling.serving.pooling_csezoo import BackboneOutput
 
 from ..errors import UserError
@@ -99,6 +99,14 @@ def plain_pooling(after: tuple[nn.Module, ...]) -> str | None:
     return SERVED_POOLINGS.get(mode) if isinstance(mode, str) else None
 
 
+def complete_size(model: SentenceTransformer) -> int:
+    """Return the dimensions of the vectors that a loss reads: all, also of a model that returns the first ones."""
+    cut, model.truncate_dim = model.truncate_dim, None
+    size = model.get_embedding_dimension()
+    model.truncate_dim = cut
+    return cast(int, size)
+
+
 def training_model(
     model: SentenceTransformer, name: str, keys: dict[str, Any], generator: str | PreTrainedModel | None = None
 ) -> ForContrastiveLearning:
@@ -127,7 +135,7 @@ def training_model(
         mask_token_id=tokenizer.mask_token_id,
         special_token_ids=sorted(tokenizer.all_special_ids),
     )
-    size, heads = model.get_embedding_dimension(), config.projection != "none" or "auxiliary" in seams(training_class)
+    size, heads = complete_size(model), config.projection != "none" or "auxiliary" in seams(training_class)
     if size != config.hidden_size and heads:
         raise UserError(
             f"model: its vectors have {size} dimensions and its layers {config.hidden_size}, and the heads of {name} "
@@ -163,7 +171,13 @@ def training_model(
 
 
 def refuse_adapters(encoder: PreTrainedModel, config: SentenceEncoderConfig) -> None:
-    """Refuse an encoder with PEFT adapters where a method refuses `lora_rank`: its other encoders have none."""
+    """Refuse an encoder with PEFT adapters where a method refuses `lora_rank`: its other encoders have none.
+
+    So is one refused whose forward pass has the adapters of another loss.
+    """
+    hooks = [hook for module in encoder.modules() for hook in module._forward_hooks.values()]
+    if any(isinstance(getattr(hook, "__self__", None), ViewAdapter) for hook in hooks):
+        raise UserError("model: its encoder has the adapters of another loss; load it again")
     if has_adapters(encoder):
         adapted = copy.copy(config)
         adapted.lora_rank = 1

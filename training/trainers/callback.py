@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ from .parts import small_weights
 if TYPE_CHECKING:
     from .zoo_loss import ZooLoss  # sentence-transformers is optional
 
+LOSS = re.compile(r"loss|eval_(.+_)?loss")
 ENCODER = "encoder"  # small weights of the encoder that the heads in a file belong to
 
 
@@ -59,6 +61,11 @@ class TrainingCallback(TrainerCallback):
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, model: Any = None, **_: Any
     ) -> None:
+        for each in self.losses or [self._trained(model)]:
+            each.parts.take()  # of an earlier training
+            each.eval_parts.take()
+        if not self.losses and self._trained(model).stages.begun != self.stage:  # the trainer has made a new model
+            self._trained(model).freeze(self.stage)
         if state.global_step == 0:
             if not self.losses:
                 self._trained(model).begin_stage(self.stage)
@@ -95,6 +102,15 @@ class TrainingCallback(TrainerCallback):
         for number, loss in enumerate(self.losses if state.is_world_process_zero else ()):
             save_file(loss.heads() | {ENCODER: small_weights(loss.bound[0])}, self._file(args, state, number))
 
+    def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """Load the heads of the best checkpoint, whose encoder the trainer has loaded."""
+        for number, loss in enumerate(self.losses if args.load_best_model_at_end else ()):
+            file = Path(state.best_model_checkpoint or "", self._name(number))
+            if file.is_file():
+                heads = load_file(file)
+                heads.pop(ENCODER, None)
+                loss.load_heads(heads)
+
     def on_log(
         self,
         args: TrainingArguments,
@@ -105,8 +121,9 @@ class TrainingCallback(TrainerCallback):
         **_: Any,
     ) -> None:
         for each in self.losses or [self._trained(model)]:
-            for total, prefix, parts in (("loss", "", each.parts), ("eval_loss", "eval_", each.eval_parts)):
-                named = {prefix + name: value for name, value in parts.take().items()} if total in (logs or {}) else {}
+            for total in [key for key in logs or {} if LOSS.fullmatch(key)]:  # eval_NAME_loss of several sets
+                prefix, parts = total.removesuffix("loss"), each.eval_parts if total != "loss" else each.parts
+                named = {prefix + name: value for name, value in parts.take().items()}
                 state.log_history[-1].update(named)
                 logs.update(named)  # type: ignore[union-attr]
 
@@ -122,4 +139,8 @@ class TrainingCallback(TrainerCallback):
     @staticmethod
     def _file(args: TrainingArguments, state: TrainerState, number: int) -> Path:
         checkpoint = f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}"
-        return Path(str(args.output_dir), checkpoint, f"csezoo_loss_{number}.safetensors")
+        return Path(str(args.output_dir), checkpoint, TrainingCallback._name(number))
+
+    @staticmethod
+    def _name(number: int) -> str:
+        return f"csezoo_loss_{number}.safetensors"

@@ -76,7 +76,10 @@ class Trained(ForContrastiveLearning):
                     "write a loop that gives both: model(**collator(texts), **collator.labelled(pairs))"
                 )
         output = super().forward(input_ids, attention_mask, **batch)
-        (self.parts if self.training else self.eval_parts).add(output.losses or {})
+        if self.training:
+            self.parts.add(output.losses or {})
+        else:
+            self.eval_parts.add(output.losses or {}, len(ids))
         return output
 
 

@@ -17,21 +17,21 @@ from ..errors import UserError
 
 
 class LossParts:
-    """Means of the named parts of a loss, over the batches since they were last taken."""
+    """Means of the named parts of a loss, over the batches since they were last taken, or over their rows."""
 
     def __init__(self) -> None:
         self.totals: dict[str, torch.Tensor] = {}
-        self.batches = 0
+        self.weights = 0
 
     @torch.compiler.disable  # a compiler would compile anew for each number of batches
-    def add(self, losses: dict[str, torch.Tensor]) -> None:
+    def add(self, losses: dict[str, torch.Tensor], weight: int = 1) -> None:
         for name, loss in losses.items():
-            self.totals[name] = self.totals.get(name, 0) + loss.detach()
-        self.batches += 1
+            self.totals[name] = self.totals.get(name, 0) + weight * loss.detach()
+        self.weights += weight
 
     def take(self) -> dict[str, float]:
-        taken = {name: float(total) / self.batches for name, total in self.totals.items()}
-        self.totals, self.batches = {}, 0
+        taken = {name: float(total) / self.weights for name, total in self.totals.items()}
+        self.totals, self.weights = {}, 0
         return taken
 
 

@@ -13,6 +13,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from accelerate.utils import is_compiled_module, parse_flag_from_env
 from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import Normalize, Pooling
 from torch import nn
 from transformers import PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
@@ -20,12 +21,13 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from csezoo.modeling import SentenceEncoderConfig
 from csezoo.modeling.contrastive.backbones import longest_input
 from csezoo.modeling.contrastive.distributed import apart, world_size
+from csezoo.modeling.contrastive.sentence_encoder import SentenceEncoderModel
 
 from ..cards.method_texts import method_entries
 from ..data.collation import ViewCollator, tokenize
 from ..errors import UserError, as_user_error
 from ..loading.templates import serving_tokenizer, special_ends
-from .binding import ReadsModules, parts_of, plain_pooling, run_inside, training_model, unwrapped
+from .binding import ReadsModules, complete_size, parts_of, plain_pooling, run_inside, training_model, unwrapped
 from .parts import LossParts, Stages, changes_after_updates, draws, refuse_labelled, small_weights
 
 logger = logging.getLogger(__name__)
@@ -114,9 +116,9 @@ class ZooLoss(nn.Module):
             raise UserError(f"mini_batch_size: {config.reason_for_whole_batch}; leave it out")
         self.trained.mini_batch_size = mini_batch_size
         self.method, self.keys, self.gathers = method, keys, gather_across_devices
+        self.size = complete_size(model)
         self.bound = (model,)  # in a tuple, because a trainer replaces `model` by its wrapper
         self.stages = Stages()
-        self.parts, self.eval_parts = LossParts(), LossParts()
         own = {id(parameter) for parameter in model.parameters()}
         for parameter in self.trained.parameters():
             if parameter.requires_grad and id(parameter) not in own:  # the trainer wraps the model alone
@@ -129,6 +131,7 @@ class ZooLoss(nn.Module):
         self.begun_with: torch.Tensor | None = small_weights(self.bound[0])
         self.stages.freeze(self.trained, stage)
         self.trained.begin_stage(stage)
+        self.parts, self.eval_parts = LossParts(), LossParts()  # not those of the stage before
 
     def forward(
         self, sentence_features: Iterable[dict[str, torch.Tensor]], labels: torch.Tensor | None = None
@@ -162,7 +165,10 @@ class ZooLoss(nn.Module):
         finally:
             if not checkpoints:  # checkpointed layers run again; other programs do not have our attention
                 settings._attn_implementation = attention
-        (self.parts if model.training else self.eval_parts).add(output["losses"])
+        if model.training:
+            self.parts.add(output["losses"])
+        else:
+            self.eval_parts.add(output["losses"], len(next(iter(batch.values()))))
         return output["loss"]
 
     @staticmethod
@@ -197,6 +203,12 @@ class ZooLoss(nn.Module):
         if self.begun_with is None or not model.training:
             return
         now, begun, self.begun_with = small_weights(model), self.begun_with, None
+        if not any(parameter.requires_grad for parameter in model.parameters()):
+            logger.warning(
+                "%s: the encoder is frozen, so the loss trains its heads alone; if a loss in stage nli has frozen it, "
+                "begin the stages one after the other",
+                self.method,
+            )
         if self.heads() and not self.called_back and not torch.equal(begun.to(now.dtype), now):
             logger.warning(
                 "%s: the encoder was loaded after the loss was made, and the heads of the loss are new; to resume a "
@@ -219,6 +231,8 @@ class ZooLoss(nn.Module):
             if len(prompts) > 1:
                 raise UserError("prompts: a pooling that leaves out the prompt needs prompts of the same length")
             self.trained.model.prompt_length = next(iter(prompts), None)
+            if prompts and self._rewrites(len(features)):
+                raise UserError("prompts: the pooling leaves them out, and the method edits texts; set include_prompt")
         config = cast(SentenceEncoderConfig, self.trained.config)
         longest = max(column["input_ids"].shape[1] for column in features)
         ids, mask = (
@@ -241,6 +255,11 @@ class ZooLoss(nn.Module):
         config, tokenizer = self.trained.config, parts_of(self.bound[0])[1]
         prefixed = columns == 1 and bool(config.text_prefixes([], tokenizer))
         return prefixed or config.edit_sentence is not None
+
+    def _pools_one_token(self) -> bool:
+        """Return whether a pooling reads the first or the last token, which must keep its place."""
+        poolings = [module for module in parts_of(self.bound[0])[2] if isinstance(module, Pooling)]
+        return any({"cls", "lasttoken"} & {*as_tuple(pooling.pooling_mode)} for pooling in poolings)
 
     def _rewritten(self, ids: torch.Tensor, mask: torch.Tensor) -> dict[str, Any]:
         """Return the views of texts with prefixes or edits, as the zoo's own collator makes them.
@@ -267,7 +286,7 @@ class ZooLoss(nn.Module):
             pad,
             config.view_columns,
             config.edit_sentence,
-            edits_special_tokens=config.edits_special_tokens,
+            edits_special_tokens=config.edits_special_tokens and not self._pools_one_token(),
         )(rows, draws(len(rows)) if config.edit_sentence and self.trained.training else ())
         return {name: tensor.to(ids.device) for name, tensor in batch.items()}
 
@@ -276,13 +295,13 @@ class ZooLoss(nn.Module):
 
         `MatryoshkaLoss` replaces this by the weighted sum over its widths.
         """
-        width, size = vectors[0][0].shape[-1], self.trained.config.hidden_size
+        width, size = vectors[0][0].shape[-1], self.size
         return F.one_hot(torch.tensor(width), size + 1).double()
 
     @contextmanager
     def widths(self) -> Iterator[None]:
         """Train the widths of a `MatryoshkaLoss` around this loss inside the context."""
-        config, size = self.trained.config, self.trained.config.hidden_size
+        config, size = self.trained.config, self.size
         with torch.no_grad():
             weights = self.calculate_loss([[torch.ones(1, size)]])
         kept = {
@@ -320,6 +339,7 @@ class ZooLoss(nn.Module):
         if plain_pooling(after) is None:
             raise UserError("model: a repository of the zoo has one pooling after the encoder; use model.save()")
         serving = self.trained.serving_model()
+        serve_as(serving, model)
         longest = model.max_seq_length or tokenizer.model_max_length
         serving.tokenizer = serving_tokenizer(tokenizer, special_ends(tokenizer), max_length=longest)
         with as_user_error():
@@ -339,6 +359,22 @@ class ZooLoss(nn.Module):
         """The BibTeX entries of the methods, for the card."""
         entries = method_entries()
         return "\n".join(entries[name]["citation"] for name in self.method.split("+") if name in entries)
+
+
+def as_tuple(value: str | Sequence[str]) -> tuple[str, ...]:
+    """Return one text, or several, as a tuple."""
+    return (value,) if isinstance(value, str) else tuple(value)
+
+
+def serve_as(serving: SentenceEncoderModel, model: SentenceTransformer) -> None:
+    """Let an encoder of the zoo serve as a SentenceTransformer does: its Normalize, prompts, similarity and length."""
+    config = serving.config
+    config.normalize = any(isinstance(module, Normalize) for module in model.children())
+    config.named_prompts = {name: text for name, text in model.prompts.items() if text}
+    config.default_prompt_name, config.truncate_dim = model.default_prompt_name, model.truncate_dim
+    config.similarity = str(model.similarity_fn_name or "cosine")
+    serving.named_prompts, serving.default_prompt_name = config.named_prompts, config.default_prompt_name
+    serving.similarity_fn_name = config.similarity
 
 
 def mean_over_processes(gradient: torch.Tensor) -> torch.Tensor:

@@ -102,7 +102,8 @@ def _halves(token: torch.Tensor, feature: torch.Tensor) -> tuple[torch.Tensor, t
 
 
 def _unit(gradient: torch.Tensor) -> torch.Tensor:
-    """Scale to length 1 over the last dimension; zero stays zero."""
+    """Scale to length 1 over the last dimension; zero stays zero, and so does what has overflowed."""
+    gradient = torch.where(gradient.isfinite().all(-1, keepdim=True), gradient, 0)
     # Divide by the largest element first, because the squares of small numbers become 0.
     gradient = gradient / _or_one(gradient.abs().amax(-1, keepdim=True))
     return gradient / _or_one(torch.linalg.vector_norm(gradient, dim=-1, keepdim=True))

@@ -222,6 +222,11 @@ def test_more_than_three_columns_are_refused(load):
     )
 
 
+def test_a_grade_is_no_text(load):
+    content = "sentence1,sentence2,score\na cat,a dog,4.8\n"
+    assert "give them as --dev_file" in refusal(load, "a.csv", content, text_columns="sentence1,sentence2,score")
+
+
 LOAD = """
 import sys, json
 from csezoo.training.data.texts import load_sentences

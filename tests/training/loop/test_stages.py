@@ -288,6 +288,19 @@ def test_whitening_is_fitted_to_the_best_model_and_saved_with_it(bases, train_fi
     assert len(verify_repository(str(tmp_path / "run" / "best"))) == 3
 
 
+def test_the_seed_whose_whitened_vectors_are_best_on_dev_is_published(tiny, tmp_path):
+    """The run's own dev scores are of the vectors before the whitening."""
+    results = train(tiny(max_steps=2, learning_rate=0.05), whitening=4, seeds=[1, 2, 3])
+    scores = [result["value"] for result in results["results"] if result["task"].endswith("dev")]
+    assert len(scores) == 3 and results["best_seed"] == 1 + scores.index(max(scores))
+    assert [run["training"]["mapped_by"] for run in results["runs"]] == ["whitening"] * 3
+
+
+def test_vectors_are_cut_to_dimensions_that_they_have(tiny):
+    with pytest.raises(UserError, match="truncate_dim: 9 must be at most 8, the dimensions of the served vectors"):
+        train(tiny(), whitening=8, truncate_dim=9)
+
+
 def test_a_whitening_may_keep_a_part_of_the_variances_and_be_refined(tiny, tmp_path):
     recipe = tiny(max_steps=0, whitening=4)
     train(recipe, whitening_power=0.5)

@@ -3,7 +3,9 @@
 import pytest
 import torch
 from peft import LoraConfig
+from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.losses import MatryoshkaLoss, MultipleNegativesRankingLoss
 from sentence_transformers.sentence_transformer.modules import Dense, Pooling, StaticEmbedding, WeightedLayerPooling
 
 import csezoo
@@ -63,6 +65,15 @@ def test_a_dense_module_is_in_the_loss_and_is_trained(base):
         losses.SimCSELoss(model)
     with pytest.raises(UserError, match="remove the Dense module$"):
         losses.DiffCSELoss(model, **NO_HEAD)
+
+
+def test_matryoshka_reads_the_widths_behind_a_dense_module(base):
+    model = sentence_transformer(base, normalize=False)
+    model.append(Dense(32, 64))
+    kinds = losses.ZooLoss(model, **NO_HEAD), MultipleNegativesRankingLoss(model)
+    model.eval()
+    ours, theirs = (MatryoshkaLoss(model, loss, [64, 32])(pairs(model), torch.tensor([])) for loss in kinds)
+    torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-5)
 
 
 def test_a_prompt_that_the_pooling_leaves_out_is_left_out_of_the_loss(base):
@@ -138,6 +149,9 @@ def test_evaluation_has_no_dropout_in_the_heads_and_the_parts_are_logged(base, t
         total = row["contrastive"] + loss.trained.config.rtd_weight * row["rtd"]
         assert row["loss"] == pytest.approx(total, rel=1e-4)
     assert {"eval_contrastive", "eval_rtd"} <= trainer.state.log_history[-1].keys()
+    trainer.evaluate({"one": sentences(4), "two": sentences(6)})
+    one, two = trainer.state.log_history[-2:]
+    assert {"eval_one_contrastive", "eval_one_rtd"} <= one.keys() and "eval_two_contrastive" in two
 
 
 def test_the_saved_model_needs_no_csezoo_and_has_its_own_modules(base, tmp_path):
@@ -192,6 +206,53 @@ def test_save_pretrained_keeps_what_a_plain_encoder_lacks(base, tmp_path, keys):
     if "prefix_length" in keys:
         without = torch.tensor(model.eval().encode(TEXTS[:3]))
         assert (torch.nn.functional.normalize(served) - without).abs().max() > 1e-3
+
+
+def test_save_pretrained_serves_as_the_model_does(base, tmp_path):
+    model = sentence_transformer(base)
+    model.prompts, model.default_prompt_name = {"query": "the cat: ", "document": ""}, "query"
+    model.similarity_fn_name, model.truncate_dim = "dot", 20
+    losses.SimCSELoss(model).save_pretrained(tmp_path)
+    loaded = SentenceTransformer(str(tmp_path))
+    torch.testing.assert_close(torch.tensor(loaded.encode(TEXTS[:3])), torch.tensor(model.eval().encode(TEXTS[:3])))
+    assert (loaded.default_prompt_name, loaded.similarity_fn_name, loaded.truncate_dim) == ("query", "dot", 20)
+
+
+def test_the_best_encoder_has_its_own_heads(base, tmp_path):
+    loss = losses.DiffAugLoss(sentence_transformer(base), prefix_length=2, nli_classes=0)
+    every = {"save_strategy": "steps", "eval_strategy": "steps", "save_steps": 1, "eval_steps": 1}
+    options = {**every, "load_best_model_at_end": True, "learning_rate": 0.1}
+    callbacks = [TrainingCallback(loss)]
+    trainer = train_in_trainer(loss, tmp_path, sentences(12), callbacks=callbacks, eval_rows=sentences(4), **options)
+    scores = {row["step"]: row["eval_loss"] for row in trainer.state.log_history if "eval_loss" in row}
+    best = min(scores, key=scores.__getitem__)
+    assert len(scores) == 3
+    heads = load_file(tmp_path / f"checkpoint-{best}" / "csezoo_loss_0.safetensors")
+    assert all(heads[name].equal(tensor) for name, tensor in loss.heads().items())
+
+
+def test_the_adapters_of_an_earlier_loss_are_refused(base, model):
+    losses.DiffAugLoss(model, views_module="lora", nli_classes=0)
+    with pytest.raises(UserError, match="has the adapters of another loss"):
+        losses.SimCSELoss(model)
+
+
+def test_an_encoder_that_another_loss_has_frozen_is_named(base, model, caplog):
+    losses.DiffAugLoss(model, stage="nli")
+    loss = losses.SimCSELoss(model.train())
+    loss(features(model))
+    assert "the encoder is frozen" in caplog.text
+
+
+def test_a_token_that_a_pooling_reads_keeps_its_place(base):
+    model = sentence_transformer(base, "cls", normalize=False)
+    model.append(Dense(32, 32))
+    loss = losses.ZooLoss(model.train(), "consert")
+    ids = loss.batch(features(model), None)["input_ids"]
+    assert set(ids[:, :, 0].flatten().tolist()) == {model.tokenizer.cls_token_id}
+    leaving_out = SentenceTransformer(modules=[model[0], Pooling(32, "mean", include_prompt=False)])
+    with pytest.raises(UserError, match="prompts: the pooling leaves them out, and the method edits texts"):
+        losses.ZooLoss(leaving_out.train(), "consert")(features(leaving_out, prompt="the cat: "))
 
 
 def test_save_pretrained_refuses_a_pooling_that_the_zoo_does_not_have(base, tmp_path):
