@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UserError
-from ..hub import sha256
 from ..recipes import Recipe, deciding_keys, load_recipe
 from ..recipes.origin import differences
 from ..recipes.reading import as_word
@@ -145,7 +144,10 @@ def _finished(row: Row, out: Path, profile: Profile) -> Run:
     model = str(row.released or row.untrained)
     model = profile.models.get(model, model)
     name = re.sub(r"[^\w.-]+", "-", f"{model.strip('./')}-{row.pooling or row.serving or 'own'}")
-    if Path(model).is_dir():  # the same path from another directory, or at another time, may be another model
+    if Path(model).is_dir():
+        from ..hub import sha256  # huggingface_hub is too slow for a list of items
+
+        # The same path from another directory, or at another time, may be another model
         name += f"-{identity({file.name: sha256(file) for file in _decisive(model)})}"
     entry = released().get(str(row.released))
     kind = entry.kind if entry else None

@@ -119,6 +119,7 @@ class ZooLoss(nn.Module):
         self.size = complete_size(model)
         self.bound = (model,)  # in a tuple, because a trainer replaces `model` by its wrapper
         self.stages = Stages()
+        self.parts, self.eval_parts = LossParts(), LossParts()
         own = {id(parameter) for parameter in model.parameters()}
         for parameter in self.trained.parameters():
             if parameter.requires_grad and id(parameter) not in own:  # the trainer wraps the model alone
@@ -131,7 +132,6 @@ class ZooLoss(nn.Module):
         self.begun_with: torch.Tensor | None = small_weights(self.bound[0])
         self.stages.freeze(self.trained, stage)
         self.trained.begin_stage(stage)
-        self.parts, self.eval_parts = LossParts(), LossParts()  # not those of the stage before
 
     def forward(
         self, sentence_features: Iterable[dict[str, torch.Tensor]], labels: torch.Tensor | None = None
