@@ -155,9 +155,14 @@ class CsezooModel(EncodesTexts):
             raise ValueError(f"{name} does not fit its config.json: {', '.join(problems)}")
         model._read_tokenizer(place)
         model._read_modules(place)
-        model.repository_file(FINGERPRINT_NAME)  # later, `verify` finds it in the cache
-        model.loaded_from.pop("token", None)  # a pickle of the model would have it
         return loaded if wants_info else model
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave the token of the Hub out of pickles."""
+        return {
+            **vars(self),
+            "loaded_from": {key: self.loaded_from[key] for key in self.loaded_from if key != "token"},
+        }
 
     def repository_file(self, name: str) -> str | None:
         """Return the path of a file of the repository that the model was loaded from, or None if it has none."""

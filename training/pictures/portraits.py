@@ -32,11 +32,12 @@ def pairs_picture(model: str, pooling: str | None, data: str, path: str | Path) 
     """Draw pairs of STS-B dev: the first 20 with the same meaning (score 5), the first 20 unrelated (0)."""
     encode, _ = load_encoder(model, pooling=pooling)
     task = load_task(DEV_TASK, data)
-    chosen = [[pair for pair, score in zip(task.pairs, task.scores, strict=True) if score == gold] for gold in (5, 0)]
+    found = [[pair for pair, score in zip(task.pairs, task.scores, strict=True) if score == gold] for gold in (5, 0)]
+    chosen = [pairs[:20] for pairs in found]
     if not all(chosen):
         raise UserError(f"{DEV_TASK}: the picture needs pairs with score 5 and with score 0; give the released data")
-    pairs = [pair for kind in chosen for pair in kind[:20]]
-    alike = np.array([True] * len(chosen[0][:20]) + [False] * len(chosen[1][:20]))
+    pairs = chosen[0] + chosen[1]
+    alike = np.array([True] * len(chosen[0]) + [False] * len(chosen[1]))
     vectors = encode_once(encode, [PairTask("pairs", pairs, [0.0] * len(pairs), task.source)])
     both = np.stack([unit_vectors(vectors([pair[side] for pair in pairs])) for side in (0, 1)], axis=1)
     draw_pairs(both, alike, path)
