@@ -159,10 +159,8 @@ class CsezooModel(EncodesTexts):
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave the token of the Hub out of pickles."""
-        return {
-            **vars(self),
-            "loaded_from": {key: self.loaded_from[key] for key in self.loaded_from if key != "token"},
-        }
+        where = {key: value for key, value in self.loaded_from.items() if key != "token"}
+        return {**vars(self), "loaded_from": where}
 
     def repository_file(self, name: str) -> str | None:
         """Return the path of a file of the repository that the model was loaded from, or None if it has none."""
@@ -208,8 +206,8 @@ class CsezooModel(EncodesTexts):
             file, weights = f"{module['path']}/config.json", f"{module['path']}/model.safetensors"
             found = as_words(self._json_file(file))
             for key, value in {**NEUTRAL, **as_words(content)}.items():
-                neutral = NEUTRAL.get(key) if found.get(key) is None else found[key]
-                check_equal(f"{repository}: {file}", key, neutral, value)
+                read = NEUTRAL.get(key) if found.get(key) is None else found[key]
+                check_equal(f"{repository}: {file}", key, read, value)
             if name in self.known_layers:
                 layer = next(layers)
                 layer.load_state_dict(self._tensors(repository, weights, layer.state_dict()))

@@ -397,7 +397,7 @@ def test_lora_finds_query_and_value_by_their_names_in_other_families():
     assert adapted_by(model)[1] == {"q_proj", "v_proj"}
 
 
-def test_a_token_is_not_kept(published):
+def test_a_pickle_has_no_token_of_the_hub(published):
     """A pickle of the model would carry it to other people."""
     secret = "hf_" + "secret" * 5
     model = AutoModel.from_pretrained(published, trust_remote_code=True, token=secret)

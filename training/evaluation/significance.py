@@ -151,8 +151,8 @@ def compare(
         raise UserError("suite: encoders are compared on pairs with gold scores only; choose a suite such as sts")
     before, after = (encode_once(encode, comparable) for encode in (old, new))
     rows, averaged, drawn = [], [], []
-    counting = _not_in_another(comparable)
-    for task in tqdm(comparable, desc="Resampling", disable=not progress):
+    bar = tqdm(comparable, desc="Resampling", disable=not progress)
+    for task, counts in zip(bar, _counting(comparable), strict=True):
         scores: Similarities | Scores
         if isinstance(task, SearchTask):
             scores = Scores(task.scores(after), task.scores(before))
@@ -164,7 +164,7 @@ def compare(
         figures = paired_bootstrap([scores], resamples=resamples)
         row = {"task": task.name, "items": len(scores), "old": means[0], "new": means[1], **figures}
         rows.append(row)
-        if task in counting:
+        if counts:
             averaged.append(row)
             drawn.append(scores)
     if len(rows) > 1:
@@ -174,14 +174,17 @@ def compare(
     return rows
 
 
-def _not_in_another(tasks: Sequence[PairTask | SearchTask]) -> list[PairTask | SearchTask]:
-    """Return the tasks without those whose pairs are all in another one: the average would count these pairs twice."""
-    kept: list[PairTask | SearchTask] = []
-    for task in sorted(tasks, key=lambda task: -len(task.pairs) if isinstance(task, PairTask) else 0):
-        larger = (set(other.pairs) for other in kept if isinstance(other, PairTask))
-        if not isinstance(task, PairTask) or not any(set(task.pairs) <= pairs for pairs in larger):
-            kept.append(task)
-    return kept
+def _counting(tasks: Sequence[PairTask | SearchTask]) -> list[bool]:
+    """Return which tasks count in the average: not one whose pairs are all in another task, or in an earlier one."""
+    pairs = [frozenset(task.pairs) if isinstance(task, PairTask) else None for task in tasks]
+
+    def is_in(mine: frozenset, other: frozenset, earlier: bool) -> bool:
+        return mine < other or (earlier and mine == other)
+
+    return [
+        not any(is_in(mine, other, j < i) for j, other in enumerate(pairs) if mine and other and j != i)
+        for i, mine in enumerate(pairs)
+    ]
 
 
 def verdict(row: dict) -> str:

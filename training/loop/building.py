@@ -141,7 +141,7 @@ def _backbone(recipe: Recipe) -> PreTrainedModel:
 
 
 def _refuse_map_size(recipe: Recipe, size: int) -> None:
-    """Refuse a whitening or a flow that does not fit the dimensions of the base model's vectors."""
+    """Refuse a whitening, a cut or a flow that does not fit the dimensions of the base model's vectors."""
     if recipe.whitening and recipe.whitening > size:
         raise UserError(f"whitening: {recipe.whitening} must be at most {size}, the dimensions of {recipe.base_model}")
     most, cut = recipe.whitening or size, recipe.model.get("truncate_dim")

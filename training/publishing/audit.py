@@ -183,16 +183,18 @@ def _json_reasons(name: str, value: object) -> Iterator[str]:
         >>> list(_json_reasons("config.json", {"auto_map": {"AutoModel": "other/repository--file.Class"}}))
         ["auto_map: 'other/repository--file.Class' is not a class of csezoo"]
     """
-    if OF_ENCODERS.fullmatch(name) and isinstance(value, dict):
-        options = {key: part for key, part in value.items() if key not in ENCODER_KEYS and part}
-        yield from (f"{key}: is an option of the loader ({part!r:.80})" for key, part in options.items())
     todo: list[Any] = [] if Path(name).name in VALUES else [value]
+    reasons: list[str] = []
     for inner in todo:
         if isinstance(inner, list):
             todo += inner
         for key, part in inner.items() if isinstance(inner, dict) else ():
-            yield from _key_reasons(key, part)
+            reasons += _key_reasons(key, part)
             todo.append(part)
+    if not reasons and OF_ENCODERS.fullmatch(name) and isinstance(value, dict):
+        options = {key: part for key, part in value.items() if key not in ENCODER_KEYS and part}
+        reasons = [f"{key}: is an option of the loader ({part!r:.80})" for key, part in options.items()]
+    yield from reasons
 
 
 def _key_reasons(key: str, value: object) -> Iterator[str]:

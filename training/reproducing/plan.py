@@ -71,11 +71,12 @@ def plan(
         out: directory of everything that is made; runs are in `out/runs`, for all items.
         rows: names of rows, or patterns such as `DiffAug*`; all by default.
     """
-    named = [row for name in rows for row in _rows_named(item, name)]
-    chosen = [row for row in item.rows if not rows or row in named]
+    named: list[Row] = []
     for name in rows:
-        if not _rows_named(item, name):
+        if not (found := _rows_named(item, name)):
             raise UserError(f"rows: no row {name!r} in {item.name}; there are {'; '.join(r.label for r in item.rows)}")
+        named += found
+    chosen = [row for row in item.rows if not rows or row in named]
     used = profile or Profile()
     planned = [_planned(row, out, list(seeds), overrides or {}, used, bool(rows)) for row in chosen]
     return [_measured_by(each, item, used) for each in planned]
@@ -144,18 +145,14 @@ def _finished(row: Row, out: Path, profile: Profile) -> Run:
     model = str(row.released or row.untrained)
     model = profile.models.get(model, model)
     name = re.sub(r"[^\w.-]+", "-", f"{model.strip('./')}-{row.pooling or row.serving or 'own'}")
-    if Path(model).is_dir():
-        from ..hub import sha256  # huggingface_hub is too slow for a list of items
+    if Path(model, "config.json").is_file():
+        from ..evaluation.encoders import model_receipt  # torch is too slow for a list of items
 
-        # The same path from another directory, or at another time, may be another model
-        name += f"-{identity({file.name: sha256(file) for file in _decisive(model)})}"
+        # The same path from another directory, or at another time, may be another model.
+        name += f"-{str(model_receipt(model)['model_sha256'])[:10]}"
     entry = released().get(str(row.released))
     kind = entry.kind if entry else None
     return Run(out / "runs" / name, model, pooling=row.pooling, kind=kind, serving=row.serving)
-
-
-def _decisive(model: str) -> list[Path]:
-    return [file for kind in ("*.json", "*.safetensors", "*.bin") for file in Path(model).glob(kind)]
 
 
 def _stand_in(row: Row, profile: Profile) -> list[str]:

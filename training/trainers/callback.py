@@ -64,11 +64,13 @@ class TrainingCallback(TrainerCallback):
         for each in self.losses or [self._trained(model)]:
             each.parts.take()  # of an earlier training
             each.eval_parts.take()
-        if not self.losses and self._trained(model).stages.begun != self.stage:  # the trainer has made a new model
-            self._trained(model).freeze(self.stage)
+        if not self.losses:
+            trained = self._trained(model)
+            if trained.stages.begun != self.stage:  # the trainer has made a new model
+                trained.freeze(self.stage)
+            if state.global_step == 0:
+                trained.begin_stage(self.stage)
         if state.global_step == 0:
-            if not self.losses:
-                self._trained(model).begin_stage(self.stage)
             return
         for number, loss in enumerate(self.losses):
             file = self._file(args, state, number)

@@ -258,8 +258,8 @@ class ZooLoss(nn.Module):
 
     def _pools_one_token(self) -> bool:
         """Return whether a pooling reads the first or the last token, which must keep its place."""
-        poolings = [module for module in parts_of(self.bound[0])[2] if isinstance(module, Pooling)]
-        return any({"cls", "lasttoken"} & {*as_tuple(pooling.pooling_mode)} for pooling in poolings)
+        modes = [module.pooling_mode for module in parts_of(self.bound[0])[2] if isinstance(module, Pooling)]
+        return any({"cls", "lasttoken"} & ({mode} if isinstance(mode, str) else {*mode}) for mode in modes)
 
     def _rewritten(self, ids: torch.Tensor, mask: torch.Tensor) -> dict[str, Any]:
         """Return the views of texts with prefixes or edits, as the zoo's own collator makes them.
@@ -359,11 +359,6 @@ class ZooLoss(nn.Module):
         """The BibTeX entries of the methods, for the card."""
         entries = method_entries()
         return "\n".join(entries[name]["citation"] for name in self.method.split("+") if name in entries)
-
-
-def as_tuple(value: str | Sequence[str]) -> tuple[str, ...]:
-    """Return one text, or several, as a tuple."""
-    return (value,) if isinstance(value, str) else tuple(value)
 
 
 def serve_as(serving: SentenceEncoderModel, model: SentenceTransformer) -> None:

@@ -102,8 +102,9 @@ def test_encoders_are_compared_on_every_task():
 def test_several_tasks_have_an_average_of_their_own_draws():
     tasks = [PairTask("half", PAIRS[:25], LENGTHS[:25], "here"), PairTask("other", PAIRS[25:], LENGTHS[25:], "here")]
     part = PairTask("a part of the other", PAIRS[30:], LENGTHS[30:], "here")
-    *rows, of_part, average = compare(letters, lambda texts: letters(texts) ** 2, [*tasks, part], resamples=20)
-    assert (of_part["task"], of_part["items"]) == ("a part of the other", 20)
+    all_tasks = [*tasks, part, tasks[1]]  # a task is in two suites
+    *rows, of_part, again, average = compare(letters, lambda texts: letters(texts) ** 2, all_tasks, resamples=20)
+    assert (of_part["task"], of_part["items"]) == ("a part of the other", 20) and again == rows[1]
     assert (average["task"], average["items"]) == ("average", 50), "pairs count once"
     for name in ("old", "new", "difference"):
         assert average[name] == pytest.approx(np.mean([row[name] for row in rows]))

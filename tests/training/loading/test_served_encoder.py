@@ -204,11 +204,7 @@ def modules(*kinds: str) -> list[dict]:
         ("2_Dense/config.json", {"module_input_name": ["x"]}, "its Dense in 2_Dense maps other things than"),
         ("2_Dense/config.json", {"use_residual": True}, "its Dense in 2_Dense adds what it reads to what it"),
         ("4_Normalize/config.json", {"module_input_name": "token_embeddings"}, "its Normalize in 4_Normalize maps"),
-        (
-            "sentence_bert_config.json",
-            {"processing_kwargs": {"text": {"max_length": 8}}},
-            "loaded with proces",
-        ),
+        ("sentence_bert_config.json", {"processing_kwargs": {"text": {"max_length": 8}}}, "is loaded with proce"),
         ("sentence_bert_config.json", {"tokenizer_name_or_path": "x"}, "is loaded with tokenizer_name_or_path 'x'"),
         ("3_LayerNorm/config.json", {"dimension": 7}, "3_LayerNorm is for 7 dimensions, it gets 24"),
         ("config_sentence_transformers.json", {"prompts": {"query": 3}}, "named_prompts: 'query' is 3, which is no"),
