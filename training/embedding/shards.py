@@ -21,14 +21,13 @@ KEY = "csezoo"  # key of the receipt in the metadata
 CHECKSUM = "vectors_sha256"  # key of the receipt, for `is_damaged`
 
 
-def shard_names(rows: int, shard_size: int, file_format: str) -> list[str]:
+def shard_names(count: int, file_format: str) -> list[str]:
     """Return the file names of all shards in the order of their rows. The names sort, and show whether one is missing.
 
     Example:
-        >>> shard_names(25, 10, "parquet")
+        >>> shard_names(3, "parquet")
         ['part-00000-of-00003.parquet', 'part-00001-of-00003.parquet', 'part-00002-of-00003.parquet']
     """
-    count = -(-rows // shard_size)
     return [f"part-{number:05d}-of-{count:05d}.{file_format}" for number in range(count)]
 
 
