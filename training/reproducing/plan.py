@@ -100,8 +100,11 @@ def _planned(
     if row.needs and not named:
         return Planned(row, [], [f"not run: {row.needs}"])
     notes = [row.note] if row.note else []
+    named_profile = f" ({profile.description})" if profile.description else ""
     if row.recipe is None:
-        return Planned(row, [_finished(row, out, profile)], notes + _stand_in(row, profile))
+        if (row.released or row.untrained) in profile.models:
+            notes.append(f"another model than in the paper{named_profile}")
+        return Planned(row, [_finished(row, out, profile)], notes)
     runs, changed = [], set[str]()
     for drawn in [{"fraction_seed": subset} for subset in row.subsets] or [{}]:
         paper = load_recipe(row.recipe, {**row.set, **drawn})
@@ -111,7 +114,6 @@ def _planned(
         for seed in seeds or row.seeds or recipe.seeds:
             runs.append(run_of(row.recipe, recipe, {**row.set, **drawn, **mine}, seed, out))
     if changed:
-        named_profile = f" ({profile.description})" if profile.description else ""
         notes.append(f"other {', '.join(sorted(changed))} than in the paper{named_profile}")
     return Planned(row, runs, notes)
 
@@ -153,9 +155,3 @@ def _finished(row: Row, out: Path, profile: Profile) -> Run:
     entry = released().get(str(row.released))
     kind = entry.kind if entry else None
     return Run(out / "runs" / name, model, pooling=row.pooling, kind=kind, serving=row.serving)
-
-
-def _stand_in(row: Row, profile: Profile) -> list[str]:
-    if (row.released or row.untrained) not in profile.models:
-        return []
-    return ["another model than in the paper" + (f" ({profile.description})" if profile.description else "")]
