@@ -16,7 +16,7 @@ from typing import Any
 
 import optuna
 from filelock import FileLock, Timeout
-from optuna.pruners import BasePruner, MedianPruner, NopPruner
+from optuna.pruners import MedianPruner, NopPruner
 from optuna.samplers import TPESampler
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend, JournalFileSymlinkLock
@@ -63,8 +63,10 @@ class Search:
         path = self.out / "journal.log"
         _drop_half_a_line(path)
         storage = JournalStorage(JournalFileBackend(str(path)))
-        options: dict[str, Any] = {"direction": "maximize", "pruner": self._pruner(), "load_if_exists": True}
-        study = optuna.create_study(storage=storage, study_name="search", **options)
+        pruner = MedianPruner(STARTUP) if self.prune and self.objective != UNLABELLED else NopPruner()
+        study = optuna.create_study(
+            storage=storage, study_name="search", direction="maximize", pruner=pruner, load_if_exists=True
+        )
         # What is drawn depends on the seed and the earlier trials alone: a search that is continued draws the same.
         study.sampler = TPESampler(seed=self.seed + len(study.trials))
         distributions = {key: optuna.distributions.distribution_to_json(each) for key, each in self.space.items()}
@@ -103,9 +105,6 @@ class Search:
     def wanted(self) -> int:
         """How many trials there will be: a grid has no more than its points."""
         return int(min(self.trials, points(self.space)))
-
-    def _pruner(self) -> BasePruner:
-        return MedianPruner(STARTUP) if self.prune and self.objective != UNLABELLED else NopPruner()
 
     def run(self, values: dict[str, Any]) -> Run:
         """Return the run with these values of the space."""
