@@ -39,10 +39,8 @@ class Run:
     def command(self) -> list[str]:
         """Return the arguments of `python -m csezoo.training.train` that make the run."""
         assert self.recipe is not None
-        words = [self.source]
-        for key, value in self.overrides:
-            words.append(f"--{key}={value}")
-        return [*words, f"--seeds={as_word(self.recipe.seeds)}", f"--output_dir={self.directory}"]
+        words = [f"--{key}={value}" for key, value in self.overrides]
+        return [self.source, *words, f"--seeds={as_word(self.recipe.seeds)}", f"--output_dir={self.directory}"]
 
 
 @dataclass(frozen=True)

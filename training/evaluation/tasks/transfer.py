@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from ...errors import UserError
-from .probing import PROTOCOLS, SEED, dev_then_test, folds_then_test, nested_folds
+from .probing import PROTOCOLS, SEED, dev_then_test, folds_then_test, stratified_folds
 from .senteval import check_count, find_senteval, numbered_lines, respaced
 from .sts import Vectors
 
@@ -74,12 +74,12 @@ class TransferTask:
         ends = np.cumsum([len(part) for part in self.parts.values()])[:-1]
         parts = dict(zip(self.parts, np.split(np.arange(len(examples)), ends), strict=True))
         protocol = PROTOCOLS[self.protocol]
-        if "all" in parts:
-            dev, test = nested_folds(features, labels, protocol)
-        elif "dev" in parts:
+        if "dev" in parts:
             dev, test = dev_then_test(features, labels, **parts, protocol=protocol)
+        elif "all" in parts:
+            dev, test = folds_then_test(features, labels, stratified_folds(labels, protocol.folds), protocol)
         else:
-            dev, test = folds_then_test(features, labels, **parts, protocol=protocol)
+            dev, test = folds_then_test(features, labels, [(parts["train"], parts["test"])], protocol)
         result = {"task": self.name, "metric": "accuracy", "value": test, "dev": dev}
         return [{**result, "classifier": protocol.classifier}]
 

@@ -5,7 +5,7 @@ import pytest
 
 from csezoo.training.errors import UserError
 from csezoo.training.evaluation.suites import evaluate_tasks
-from csezoo.training.evaluation.tasks.probing import PROTOCOLS, dev_then_test, folds_then_test, nested_folds
+from csezoo.training.evaluation.tasks.probing import PROTOCOLS, dev_then_test, folds_then_test, stratified_folds
 from csezoo.training.evaluation.tasks.transfer import (
     RELEASED_EXAMPLES,
     TransferTask,
@@ -97,8 +97,8 @@ def test_the_parts_of_a_task_select_the_protocol():
         examples = [example for part in task.parts.values() for example in part]
         x, y = letters([texts[0] for texts, _ in examples]), np.array([label for _, label in examples])
         expected = {
-            1: lambda x=x, y=y: nested_folds(x, y, protocol),
-            2: lambda x=x, y=y: folds_then_test(x, y, np.arange(60), np.arange(60, 80), protocol),
+            1: lambda x=x, y=y: folds_then_test(x, y, stratified_folds(y, protocol.folds), protocol),
+            2: lambda x=x, y=y: folds_then_test(x, y, [(np.arange(60), np.arange(60, 80))], protocol),
             3: lambda x=x, y=y: dev_then_test(x, y, *np.split(np.arange(100), [60, 80]), protocol),
         }[len(parts)]()
         (result,) = task.results(letters)
@@ -111,7 +111,7 @@ def test_the_features_of_a_pair_are_difference_and_product():
     a, b = (letters([texts[side] for texts, _ in examples]) for side in (0, 1))
     labels = np.array([label for _, label in examples])
     features = np.concatenate([abs(a - b), a * b], axis=1)
-    expected = folds_then_test(features, labels, np.arange(60), np.arange(60, 80), PROTOCOLS["fast"])
+    expected = folds_then_test(features, labels, [(np.arange(60), np.arange(60, 80))], PROTOCOLS["fast"])
     (result,) = task.results(letters)
     assert (result["dev"], result["value"]) == pytest.approx(expected, abs=1e-9)
 
