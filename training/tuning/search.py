@@ -8,14 +8,14 @@ import logging
 import math
 import random
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import optuna
-from filelock import FileLock, Timeout
+from filelock import FileLock
 from optuna.pruners import MedianPruner, NopPruner
 from optuna.samplers import TPESampler
 from optuna.storages import JournalStorage
@@ -27,7 +27,7 @@ from ..files import locked
 from ..hub import sha256
 from ..recipes import deciding_keys, load_recipe, recipe_names
 from ..reproducing.plan import Run, identity, run_of
-from ..reproducing.runs import make_one, train
+from ..reproducing.runs import claim, make_one, train
 from .objectives import COLUMNS, UNLABELLED, score
 from .spaces import Space, points
 
@@ -169,35 +169,30 @@ def _next_trial(search: Search) -> Iterator[Trial | None]:
     """Claim a trial for this process. The claim ends with the process, however it ends."""
     with locked(search.out, ASKING, wait=True):
         study = search.study()
-        trial, claim = _left(search, study)
+        trial, lock = _left(search, study)
         if trial is None and begun(search, study) < search.wanted:
             trial = search.ask(study)
-            claim = _claim(search, trial.number)
+            lock = _claim(search, trial.number)
     try:
         yield trial
     finally:
-        if claim:
-            claim.release()
+        if lock:
+            lock.release()
 
 
 def _claim(search: Search, number: int) -> FileLock | None:
-    lock = FileLock(search.out / "claims" / f"{number}.lock", timeout=0)
-    (search.out / "claims").mkdir(exist_ok=True)
-    with suppress(Timeout):
-        lock.acquire()
-        return lock
-    return None
+    return claim(search.out / "claims" / f"{number}.lock")
 
 
 def _left(search: Search, study: optuna.Study) -> tuple[Trial | None, FileLock | None]:
     """Return a trial that has begun and that no process is making."""
     for frozen in study.get_trials(states=[TrialState.RUNNING]):
-        if claim := _claim(search, frozen.number):
+        if lock := _claim(search, frozen.number):
             if frozen.params.keys() == search.space.keys():
                 # Optuna has no other way to report to a trial that is in the journal already.
-                return Trial(study, frozen._trial_id), claim
+                return Trial(study, frozen._trial_id), lock
             study.tell(frozen.number, state=TrialState.FAIL)  # the process ended between two of its values
-            claim.release()
+            lock.release()
     return None, None
 
 
