@@ -216,23 +216,9 @@ def test_dev_share_chooses_the_epoch_and_the_rest_of_dev_tests_it(bases):
         finetune(str(bases["bert"]), cats("MNLI", rows, (0, 2)), 1, FineTuning(dev_share=0.001))
 
 
-def test_the_command_prints_mean_and_deviation_over_seeds(bases, tmp_path, capsys):
-    write_task(tmp_path, "WNLI", ("0", "1"))
-    out = tmp_path / "glue.json"
-    options = ["--data", str(tmp_path), "--epochs", "1", "--learning_rate", "1e-3", "--out", str(out)]
-    main(["glue", str(bases["bert"]), "--tasks", "WNLI", "--seeds", "1", "2", *options])
-    (line,) = capsys.readouterr().out.splitlines()
-    report = read_json(out)
-    assert [result["seed"] for result in report["results"]] == [1, 2]
-    values = [result["value"] for result in report["results"]]
-    cell = f"{np.mean(values):.2f} ± {np.std(values, ddof=1):.2f}"
-    assert line.split() == ["GLUE", "WNLI", *cell.split(), "(2", "seeds)"]
-    assert read_rows(str(out)) == [("bert", {"GLUE WNLI": cell})]
-    for result in report["results"]:
-        assert {"metric", "dataset", "sha256", "rows", "learning_rate", "versions", "dtype"} <= result.keys()
-
-
-def test_runs_in_the_results_file_are_kept_and_not_repeated(bases, tmp_path, capsys):
+def test_the_command_prints_mean_and_deviation_over_seeds_and_repeats_no_run_in_the_results_file(
+    bases, tmp_path, capsys
+):
     write_task(tmp_path, "WNLI", ("0", "1"))
     out = tmp_path / "glue.json"
 
@@ -246,14 +232,19 @@ def test_runs_in_the_results_file_are_kept_and_not_repeated(bases, tmp_path, cap
     write_json(out, report)
     first, second = results("--seeds", "1", "2", "--epochs", "1")
     assert (first["seed"], first["value"], second["seed"]) == (1, -1.0, 2) and second["value"] >= 0
-    again = results("--seeds", "1", "2", "--epochs", "2")
+    capsys.readouterr()
+    again = results("--seeds", "1", "2", "--epochs", "2", "--learning_rate", "1e-3")
+    (line,) = capsys.readouterr().out.splitlines()
     assert again[:2] == [first, second]
-    assert [(result["seed"], result["epochs"]) for result in again[2:]] == [(1, 2.0), (2, 2.0)], "other settings"
+    settings = [(result["seed"], result["epochs"], result["learning_rate"]) for result in again[2:]]
+    assert settings == [(1, 2.0, 1e-3), (2, 2.0, 1e-3)], "other settings"
     values = [result["value"] for result in again[2:]]
     cell = f"{np.mean(values):.2f} ± {np.std(values, ddof=1):.2f}"
+    assert line.split() == ["GLUE", "WNLI", *cell.split(), "(2", "seeds)"]
     assert read_rows(str(out)) == [("bert", {"GLUE WNLI": cell})], "the newest settings, both seeds"
+    for result in again:
+        assert {"metric", "dataset", "sha256", "rows", "learning_rate", "versions", "dtype"} <= result.keys()
     content = out.read_bytes()
-    capsys.readouterr()
     with pytest.raises(SystemExit, match="2"):
         results("--seeds", "1", model="roberta")
     assert "contains results of another model" in capsys.readouterr().err and out.read_bytes() == content
