@@ -142,10 +142,3 @@ def test_a_bad_line_is_reported_with_file_and_number(tmp_path):
     write(tmp_path / "SST" / "binary" / "sentiment-train", ["fine\t1", "bad"])
     with pytest.raises(UserError, match="sentiment-train, line 2: expected a sentence with the label 0 or 1"):
         load_transfer_task("SST2", str(tmp_path))
-
-
-def test_missing_data_says_what_to_give(tmp_path):
-    with pytest.raises(UserError, match=r"could not be loaded from the Hub .* give a directory .* --data DIR"):
-        load_transfer_task("MR", "hub")
-    with pytest.raises(UserError, match="rt-polarity.pos is missing; the data directory must be in SentEval's layout"):
-        load_transfer_task("MR", str(tmp_path))
