@@ -19,10 +19,6 @@ from ..evaluation.sentence_vectors import Encode, shortened, vectors_of
 from ..files import create_directory
 from .shards import finished_shards, is_damaged, read_receipt, shard_names, write_shard
 
-# What the embeddings depend on. Shards of another size would skip rows or repeat them.
-DECISIVE: tuple[str, ...] = ("model_sha256", "pooling", "dtype", "normalize", "text_sha256", "shard_size", "format")
-DECISIVE += ("truncate_dim", "precision")  # only in the receipts of embeddings that were cut or quantised
-
 
 def embed_file(
     encode: Encode,
@@ -63,7 +59,7 @@ def embed_file(
     shard_receipt = {**receipt, **choices}
     create_directory(directory, "to")
     names = shard_names(len(read), file_format)
-    finished = finished_shards(directory, shard_receipt, DECISIVE, names)
+    finished = finished_shards(directory, shard_receipt, names)
     state = PartialState()
     # Shards are assigned by number. The missing ones change while other processes write.
     numbers = range(state.process_index, len(names), state.num_processes)
