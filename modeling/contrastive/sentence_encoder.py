@@ -15,11 +15,7 @@ from ..pooling import build_projection, token_places
 from ..serving.encoding_csezoo import EncodesTexts
 from ..serving.modeling_csezoo import CsezooModel, is_causal
 from ..serving.own_form_csezoo import Flow, wk_pool
-from ..serving.pooling_csezoo import (
-    LAYERS,
-    BackboneOutput,
-    build_layers,
-)
+from ..serving.pooling_csezoo import LAYERS, BackboneOutput, build_layers
 from .backbones import norm_eps
 from .configuration import SentenceEncoderConfig
 from .masked_language_modeling import MaskedLMTransform
@@ -161,14 +157,9 @@ class SentenceEncoderModel(EncodesTexts, SentenceEncoderPreTrainedModel):
     def copy_published(self, form: CsezooModel) -> None:
         copy_published(self, form)
 
-    def lora_modules(self) -> dict[str, ViewAdapters]:
-        """Return the modules whose changes can be added to the backbone's weights, by name."""
-        return {"lora": self.lora} if self.config.lora_rank else {}
-
-    def add_to_plain(self, backbone: PreTrainedModel) -> None:
-        """Add the weight changes of LoRA to a plain copy of the backbone, so that it returns the same vectors."""
-        for adapters in self.lora_modules().values():
-            adapters.merge_into(backbone)
+    def lora_modules(self) -> list[ViewAdapters]:
+        """Return the modules whose changes can be added to the backbone's weights."""
+        return [self.lora] if self.config.lora_rank else []
 
     def run_backbone(
         self, attention_mask: torch.Tensor, packing: Packing | LengthBuckets | None = None, **inputs: Any
