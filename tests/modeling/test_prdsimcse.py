@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from csezoo.modeling import PrdSimCSEConfig, PrdSimCSEForContrastiveLearning
-from csezoo.modeling.methods.prdsimcse.model import NEGATIVE_PREFIXES, positive_prefix
+from csezoo.modeling.methods.prdsimcse import NEGATIVE_PREFIXES, positive_prefix
 from csezoo.modeling.objectives import prefix_contrastive
 from csezoo.training.data.collation import tokenize
 from csezoo.training.errors import UserError
