@@ -32,6 +32,12 @@ class ContrastiveTensionConfig(SentenceEncoderConfig):
     pooling: str = key("mean")
     projection: str = key("none")
 
+    takes_three_views = False  # one for each encoder
+    views_part_in_training = True  # each encoder has its own weights
+    reason_for_whole_batch = (
+        "Contrastive Tension needs the gradients of two encoders, which mini-batches do not compute"
+    )
+
     def check(self) -> None:
         super().check()
         if self.denoise != "none":
@@ -42,15 +48,3 @@ class ContrastiveTensionConfig(SentenceEncoderConfig):
     @property
     def encoders_in_training(self) -> tuple[int, int]:
         return 2, super().encoders_in_training[1]
-
-    @property
-    def reason_for_whole_batch(self) -> str | None:
-        return "Contrastive Tension needs the gradients of two encoders, which mini-batches do not compute"
-
-    @property
-    def takes_three_views(self) -> bool:
-        return False  # one for each encoder
-
-    @property
-    def views_part_in_training(self) -> bool:
-        return True  # each encoder has its own weights

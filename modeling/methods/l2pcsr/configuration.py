@@ -78,6 +78,8 @@ class L2PCSRConfig(SentenceEncoderConfig):
         1.0, "Largest L2 norm of the learned noise over a row's tokens and features. The paper states none.", WEIGHT
     )
 
+    reason_for_whole_batch = "L2P-CSR learns its masks from the loss of the complete batch"
+
     def check(self) -> None:
         super().check()
         outputs = self.num_hidden_layers + 1
@@ -95,7 +97,3 @@ class L2PCSRConfig(SentenceEncoderConfig):
     @property
     def learns_token_masks(self) -> bool:
         return self.token_mask and self.weakening != "noise"
-
-    @property
-    def reason_for_whole_batch(self) -> str | None:
-        return "L2P-CSR learns its masks from the loss of the complete batch"
