@@ -4,7 +4,7 @@ import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -186,7 +186,7 @@ class SentenceEncoderModel(EncodesTexts, SentenceEncoderPreTrainedModel):
     def encode_tokens(
         self,
         input_ids: torch.Tensor | None,
-        attention_mask: torch.Tensor | None = None,
+        attention_mask: torch.Tensor,
         *,
         output_hidden_states: bool = False,
         pooled_only: bool = False,
@@ -203,8 +203,6 @@ class SentenceEncoderModel(EncodesTexts, SentenceEncoderPreTrainedModel):
                 may then leave out the others. The last hidden state has zeros there.
             inputs: further arguments of `run_backbone`.
         """
-        if attention_mask is None:
-            attention_mask = torch.ones_like(cast(torch.Tensor, input_ids))
         pooling = self.pooling
         # Attentions and a cache are of padded rows; `wk` divides by the norms of token vectors, at padding too.
         padded = bool(inputs.get("output_attentions")) or "cache" in inputs or pooling == "wk" or self.needs_padding
@@ -227,13 +225,11 @@ class SentenceEncoderModel(EncodesTexts, SentenceEncoderPreTrainedModel):
         return super().pool_outputs(outputs, input_ids, attention_mask)
 
     def prompt_bias(
-        self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None, template: int, **inputs: Any
+        self, input_ids: torch.Tensor, attention_mask: torch.Tensor, template: int, **inputs: Any
     ) -> torch.Tensor:
         """Return the bias `(B, H)` of a template (by its number) for rows `(B, T)` that contain it."""
         token_ids = self.config.prompt_token_ids[template]
         beside_sentence = sum(map(len, token_ids)) - self.config.bias_length_offset
-        if attention_mask is None:
-            attention_mask = torch.ones_like(input_ids)
         longest = input_ids.shape[1] - beside_sentence
         return self.biases_by_length(template, longest, **inputs)[attention_mask.sum(1) - beside_sentence]
 

@@ -3,8 +3,6 @@
 from ...contrastive.configuration import SentenceEncoderConfig
 from ...contrastive.keys import key
 
-NEGATIVE_PAIRS = ("others", "own")
-
 
 class ContrastiveTensionConfig(SentenceEncoderConfig):
     """The configuration of Contrastive Tension, with the paper's pooling. `temperature` has no effect.
@@ -27,7 +25,7 @@ class ContrastiveTensionConfig(SentenceEncoderConfig):
         "does: of 1 + 2K sentences, one makes a positive pair and the others K negative ones. `own` pairs each "
         "sentence with the next K of its batch, near the paper's pairs of one sentence with K others; then every "
         "sentence is in a positive pair.",
-        NEGATIVE_PAIRS,
+        ("others", "own"),
     )
     pooling: str = key("mean")
     projection: str = key("none")
