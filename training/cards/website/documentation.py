@@ -35,13 +35,8 @@ def write_documentation(docs: Path, cards: Path, directory: Path) -> None:
             _add_ids(tokens)
             html = Markup(render(tokens, page, {docs: Path(DOCS), cards: Path()}))
             name = html_name(Path(page.name)).name
-            about: dict[str, Any] = {
-                "title": f"csezoo: {title}",
-                "kind": f"docs {page.stem}",
-                "root": "../",
-                "docs": True,
-            }
-            write_page(directory / DOCS / name, html=html, pages=pages, current=name, **about)
+            about: dict[str, Any] = {"title": f"csezoo: {title}", "kind": f"docs {page.stem}", "root": "../"}
+            write_page(directory / DOCS / name, html=html, pages=pages, current=name, docs=True, **about)
     except OSError as error:
         raise UserError(f"html: {directory} cannot be written ({one_line(error)})") from error
 
