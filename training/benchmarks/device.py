@@ -205,7 +205,6 @@ def against_passes(updates: Updates, seconds: float) -> dict[str, Any]:
 
 def measure_encoding(files: dict[str, str], size: str) -> dict[str, Any]:
     """Return texts per second of `encode` in float32 and bf16, and the seconds of an evaluation as in training."""
-    AcceleratorState._reset_state()
     built = prepare(Setting("simcse", 2, "no"), files, 1).built
     serving, tokenizer = built.model.serving_model().eval(), built.serving_tokenizer
     texts = sentences(TO_ENCODE[size], size, seed=1)
