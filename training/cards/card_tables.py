@@ -219,7 +219,7 @@ def _option(key: str, value: object) -> str:
     return " ".join([f"--{key}", *(shlex.quote(as_word(each)) for each in values)])
 
 
-def neighbours_table(neighbours: Sequence[dict], before: str = "before training") -> str:
+def neighbours_table(neighbours: Sequence[dict], before: str) -> str:
     """Return the table of nearest sentences before and after training, with their cosines."""
     rows = [
         [plain(row["query"]), *(f"{row[side]['cosine']:.2f} {plain(row[side]['sentence'])}" for side in SIDES)]
