@@ -16,12 +16,7 @@ from .published import published_rows
 
 
 def released_card(
-    name: str,
-    kind: Kind,
-    entry: Released | None,
-    receipt: dict[str, Any] | None = None,
-    *,
-    stated: str | None = None,
+    name: str, kind: Kind, entry: Released | None, receipt: dict[str, Any] | None = None, *, stated: str | None = None
 ) -> ModelCard:
     """Return the card of a released checkpoint, or of another one of its kind.
 
