@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError  # its own type in Python 3.10
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -52,13 +52,10 @@ def local_directory(
                 f"--revision {revision}: {repository} is a local directory, which has no revisions; omit the option"
             )
         return Path(repository)
+    patterns = {"allow_patterns": only, "ignore_patterns": ignored}
     try:
-        return Path(
-            within_time(
-                f"the download of {repository}",
-                lambda: snapshot_download(repository, revision=revision, allow_patterns=only, ignore_patterns=ignored),
-            )
-        )
+        download = partial(snapshot_download, repository, revision=revision, **patterns)
+        return Path(within_time(f"the download of {repository}", download))
     except HFValidationError:
         raise UserError(
             f"{repository} is neither a directory nor a valid name on the Hub; give a directory or ORG/NAME"
