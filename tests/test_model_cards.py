@@ -245,6 +245,12 @@ def test_the_card_shows_cost_and_launch_options_of_the_results():
     assert "were not recorded" in measured(), "older results have no cost"
 
 
+def test_the_card_of_seeds_from_two_machines_shows_the_memory_of_both():
+    on_cpu = {**RUN, "training": {**RUN["training"], "peak_device_bytes": None}}
+    for runs in ([RUN, on_cpu], [on_cpu, RUN]):
+        assert "| peak memory | 3.0 GiB (process), 5.0 GiB (GPU) |" in measured(runs=runs)
+
+
 def test_the_command_on_a_card_sets_what_the_reader_s_own_configuration_would_change():
     on_cpu = {**RUN, "training": {**RUN["training"], "precision": "no", "processes": 1, "peak_device_bytes": None}}
     assert "accelerate launch --num_processes 1 --mixed_precision no -m" in measured(runs=[on_cpu])

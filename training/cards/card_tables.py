@@ -240,8 +240,8 @@ def cost_table(runs: Sequence[dict]) -> str:
         rows.append(["speed", f"{speed:.0f} training rows per second"])
     memory = []
     for name, key in (("process", "peak_rss_bytes"), ("GPU", "peak_device_bytes")):
-        if first[key]:
-            memory.append(f"{max(training[key] for training in trainings) / 2**30:.1f} GiB ({name})")
+        if recorded := [training[key] for training in trainings if training[key]]:  # seeds may be of two machines
+            memory.append(f"{max(recorded) / 2**30:.1f} GiB ({name})")
     machine = runs[0]["machine"]
     where = f"{machine['device']}, processes: {first['processes']}, precision: {first['precision']}"
     if "threads" in machine:  # two of the zoo's runs did not record them
