@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import cast
@@ -112,11 +112,6 @@ class BestModel:
         self.best_step = self.soup.ranked[0][1] if self.soup.ranked else self.best_step
         self.best_score = scores[self.best_step]  # type: ignore[index]  # the caller knows that there is one
         self.highest = self.best_score
-
-    def delete_weights(self, checkpoints: Iterable[dict]) -> None:
-        """Delete the weights that none of the checkpoints names."""
-        named = [counters["best_weights"] for counters in checkpoints]
-        self.weights.delete_others({int(step) for steps in named for step in steps})
 
     def _needed_steps(self) -> set[int]:
         best = set() if self.best_step is None else {self.best_step}

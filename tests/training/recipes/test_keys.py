@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from csezoo.modeling import METHODS
 from csezoo.training.errors import UserError
-from csezoo.training.recipes import dump_recipe, load_recipe, make_recipe, method_keys, recipe_keys
+from csezoo.training.recipes import dump_recipe, load_recipe, make_recipe, method_keys
+from csezoo.training.recipes.keys import recipe_keys
 from csezoo.training.recipes.reading import optional
 from tests.refusals import refusal
 
