@@ -49,9 +49,7 @@ class TrainingCallback(TrainerCallback):
     def __init__(self, *losses: ZooLoss, stage: str = "contrastive"):
         self.losses, self.stage = losses, stage
 
-    def on_init_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, model: Any = None, **_: Any
-    ) -> None:
+    def on_init_end(self, *_: Any, model: Any = None, **__: Any) -> None:
         """Freeze parameters. Later would be too late: the trainer makes the optimizer and wraps the model first."""
         for loss in self.losses:
             loss.called_back = True
@@ -86,15 +84,7 @@ class TrainingCallback(TrainerCallback):
             loss.load_heads(heads)
 
     @torch.no_grad()
-    def on_optimizer_step(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        model: Any = None,
-        optimizer: Any = None,
-        **_: Any,
-    ) -> None:
+    def on_optimizer_step(self, *_: Any, model: Any = None, optimizer: Any = None, **__: Any) -> None:
         if isinstance(optimizer, AcceleratedOptimizer) and optimizer.step_was_skipped:
             return  # fp16 skipped an update that overflowed
         for trained in [loss.trained for loss in self.losses] or [self._trained(model)]:
@@ -138,10 +128,8 @@ class TrainingCallback(TrainerCallback):
             )
         return model
 
-    @staticmethod
-    def _file(args: TrainingArguments, state: TrainerState, number: int) -> Path:
-        checkpoint = f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}"
-        return Path(str(args.output_dir), checkpoint, TrainingCallback._name(number))
+    def _file(self, args: TrainingArguments, state: TrainerState, number: int) -> Path:
+        return Path(str(args.output_dir), f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}", self._name(number))
 
     @staticmethod
     def _name(number: int) -> str:
