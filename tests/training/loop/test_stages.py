@@ -19,7 +19,6 @@ from csezoo.training.loop.background import BackgroundWriter
 from csezoo.training.loop.best_model import BestModel
 from csezoo.training.loop.building import build
 from csezoo.training.loop.training_log import TrainingLog
-from csezoo.training.loop.training_loop import Stage
 from csezoo.training.publishing.fingerprints import verify_repository
 from csezoo.training.recipes import make_recipe
 from tests.conftest import SENTENCES
@@ -161,12 +160,6 @@ def test_a_csv_file_may_have_a_column_named_label(tmp_path, columns):
     path.write_text("\n".join(map(",".join, rows)) + "\n", encoding="utf-8")
     loaded = load_labelled(make_recipe({"nli_file": str(path), "nli_columns": columns, "nli_steps": 1}), 3)
     assert loaded[:] == {"0": ["p1", "p2"], "1": ["h1", "h2"], "label": [1, 2]}
-
-
-def test_the_error_names_an_unknown_label(tmp_path):
-    rows = [{"premise": "p", "hypothesis": "h", "label": "maybe"}]
-    with pytest.raises(UserError, match="row 1: label 'maybe' must be one of contradiction, entailment, neutral"):
-        labelled(tmp_path / "a.jsonl", rows, ["premise", "hypothesis", "label"], 3)
 
 
 def test_columns_of_labelled_data_must_be_named(tmp_path):
@@ -346,11 +339,6 @@ def test_a_flow_reads_all_columns_with_the_dropout_of_training(bases, dev_file, 
         scales("one", text_columns=["first"])
 
 
-def test_a_flow_and_a_whitening_are_refused_together(bases, train_file, dev_file, tmp_path):
-    with pytest.raises(UserError, match="give only one"):
-        make_recipe(values(bases["bert"], train_file, dev_file, tmp_path, flow=True, whitening=8))
-
-
 def test_whitening_to_too_many_dimensions_is_refused(tiny, tmp_path):
     recipe = tiny(max_steps=0, whitening=33)
     with pytest.raises(UserError, match="whitening: 33 must be at most 32, the dimensions"):
@@ -358,7 +346,3 @@ def test_whitening_to_too_many_dimensions_is_refused(tiny, tmp_path):
     few = {**recipe, "output_dir": str(tmp_path / "few"), "whitening": 20, "whitening_sentences": 5}
     with pytest.raises(UserError, match="give more training sentences, or a smaller --whitening"):
         train(few)
-
-
-def test_a_stage_knows_where_it_ends():
-    assert Stage("contrastive", start=3, updates=4, decay=4, learning_rate=1.0).stop == 7
