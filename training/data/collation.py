@@ -42,7 +42,6 @@ def tokenize(
     Raises:
         UserError: a method with text prefixes got more than one column.
     """
-
     backend = tokenizer.backend_tokenizer
     backend.no_padding()
 

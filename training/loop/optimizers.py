@@ -146,8 +146,7 @@ def make_optimizer(
     """
     if recipe.optimizer == "rmsprop":
         return torch.optim.RMSprop(groups, lr=learning_rate, eps=recipe.adam_epsilon, alpha=recipe.rmsprop_alpha)
-    first, second = recipe.adam_betas
-    options: dict[str, Any] = {"lr": learning_rate, "betas": (first, second), "eps": recipe.adam_epsilon}
+    options: dict[str, Any] = {"lr": learning_rate, "betas": tuple(recipe.adam_betas), "eps": recipe.adam_epsilon}
     if recipe.optimizer != "adamw":
         kind = Transformers4AdamW if recipe.optimizer == "adamw-transformers4" else UncorrectedAdamW
         # On a GPU, a fused optimizer counts its steps there, and reading them would wait for it.

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from .zoo_loss import ZooLoss  # sentence-transformers is optional
 
 LOSS = re.compile(r"loss|eval_(.+_)?loss")
+HEADS = "csezoo_loss_{}.safetensors"  # those of each loss, by its number
 ENCODER = "encoder"  # small weights of the encoder that the heads in a file belong to
 
 
@@ -97,7 +98,7 @@ class TrainingCallback(TrainerCallback):
     def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         """Load the heads of the best checkpoint, whose encoder the trainer has loaded."""
         for number, loss in enumerate(self.losses if args.load_best_model_at_end else ()):
-            file = Path(state.best_model_checkpoint or "", self._name(number))
+            file = Path(state.best_model_checkpoint or "", HEADS.format(number))
             if file.is_file():
                 heads = load_file(file)
                 heads.pop(ENCODER, None)
@@ -128,9 +129,6 @@ class TrainingCallback(TrainerCallback):
             )
         return model
 
-    def _file(self, args: TrainingArguments, state: TrainerState, number: int) -> Path:
-        return Path(str(args.output_dir), f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}", self._name(number))
-
     @staticmethod
-    def _name(number: int) -> str:
-        return f"csezoo_loss_{number}.safetensors"
+    def _file(args: TrainingArguments, state: TrainerState, number: int) -> Path:
+        return Path(str(args.output_dir), f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}", HEADS.format(number))
