@@ -7,16 +7,9 @@ import sys
 
 from .environment import keep_freed_memory
 from .errors import UserError, exit_with_one_line
-from .recipes import (
-    QUICKSTARTS,
-    coerce_keys,
-    describe_keys,
-    describe_recipe,
-    load_recipe,
-    merged_values,
-    parse_overrides,
-    recipe_names,
-)
+from .recipes import QUICKSTARTS, load_recipe, parse_overrides, recipe_names
+from .recipes.help import describe_keys, describe_recipe
+from .recipes.reading import coerce_keys, merged_values
 
 USAGE = """usage: accelerate launch -m csezoo.training.train RECIPE [--key value ...]
 

@@ -241,14 +241,10 @@ def coerce(key: str, value: Any, hint: Any) -> Any:
             return {"true": True, "false": False}[str(value).lower()]
         if isinstance(value, bool) and hint is str:
             return "yes" if value else "no"  # YAML reads a bare `no` (a precision, a language) as false
-        if isinstance(value, bool):
+        if isinstance(value, bool) or (hint is int and float(value) != int(float(value))):
             raise ValueError
-        if hint is int and float(value) != int(float(value)):
-            raise ValueError
-        if hint is int:
-            return int(float(value))
-        if hint is float:
-            return float(value)
+        if hint in (int, float):
+            return hint(float(value))
         if hint is str and isinstance(value, str | int | float) and "\0" not in str(value):
             return str(value)
         raise ValueError
