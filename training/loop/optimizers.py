@@ -25,8 +25,10 @@ class Transformers4AdamW(torch.optim.AdamW):
     So ε counts :math:`1 / \sqrt{1 - \beta_2^t}` times as much as in torch's AdamW: 32 times in the first update.
     Weights with small gradients move less in the first hundreds of updates.
 
-    The arguments and their defaults are those of torch's AdamW: `lr`, `betas`, `eps` and `weight_decay` are η, β, ε
-    and w.
+    Args:
+        params: tensors, or groups of them.
+        lr, betas, eps, weight_decay: η, β, ε and w.
+        fused: as for torch's AdamW.
 
     References:
         Loshchilov, Hutter 2019, "Decoupled Weight Decay Regularization". `transformers.AdamW` of version 4, with
@@ -35,10 +37,21 @@ class Transformers4AdamW(torch.optim.AdamW):
     Example:
         >>> weight = torch.nn.Parameter(torch.tensor([1.0]))
         >>> weight.grad = torch.tensor([1.0])
-        >>> Transformers4AdamW([weight], lr=0.1, weight_decay=0.0).step()
+        >>> Transformers4AdamW([weight], lr=0.1).step()
         >>> round(weight.item(), 6)
         0.9
     """
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+        fused: bool | None = None,
+    ):
+        super().__init__(params, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, fused=fused)
 
     corrects_bias = True
 
@@ -90,13 +103,16 @@ class UncorrectedAdamW(Transformers4AdamW):
     With the usual betas, the first updates are larger than with correction: the first one 3.2 times, the tenth 6.5
     times. After a thousand they are larger by a quarter.
 
+    Args:
+        params, lr, betas, eps, weight_decay, fused: as in `Transformers4AdamW`.
+
     References:
         Devlin et al. 2019, "BERT". `transformers.AdamW` of version 4, with `correct_bias=False`.
 
     Example:
         >>> weight = torch.nn.Parameter(torch.tensor([1.0]))
         >>> weight.grad = torch.tensor([1.0])
-        >>> UncorrectedAdamW([weight], lr=0.1, weight_decay=0.0).step()
+        >>> UncorrectedAdamW([weight], lr=0.1).step()
         >>> round(weight.item(), 3)
         0.684
     """
@@ -146,7 +162,8 @@ def make_optimizer(
     """
     if recipe.optimizer == "rmsprop":
         return torch.optim.RMSprop(groups, lr=learning_rate, eps=recipe.adam_epsilon, alpha=recipe.rmsprop_alpha)
-    options: dict[str, Any] = {"lr": learning_rate, "betas": tuple(recipe.adam_betas), "eps": recipe.adam_epsilon}
+    first, second = recipe.adam_betas
+    options: dict[str, Any] = {"lr": learning_rate, "betas": (first, second), "eps": recipe.adam_epsilon}
     if recipe.optimizer != "adamw":
         kind = Transformers4AdamW if recipe.optimizer == "adamw-transformers4" else UncorrectedAdamW
         # On a GPU, a fused optimizer counts its steps there, and reading them would wait for it.
