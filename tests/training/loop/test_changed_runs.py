@@ -199,10 +199,13 @@ def test_resume_refuses_changed_data_and_accepts_a_new_modification_time(broken,
     shutil.copy(recipe[key], run / "before.txt")
     os.utime(recipe[key])
     train(recipe)
-    (run / "results.json").unlink()
     with open(recipe[key], "a", encoding="utf-8") as file:
         file.write(row + "\n")
     try:
+        with pytest.raises(UserError, match=f"is finished, and was trained with {others([name])}; .* or use --force"):
+            train(recipe)
+        train(recipe, force=True)
+        (run / "results.json").unlink()
         with pytest.raises(UserError, match=f"was written with {others([name])}; .* or use --force"):
             train(recipe)
         train(recipe, force=True)
