@@ -299,7 +299,7 @@ def _damage(checkpoint: Path) -> str | None:
         return f"it is of step {state['step']}"
     try:
         checksums = json.loads((checkpoint / CHECKSUMS).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return f"{CHECKSUMS} cannot be read"
     if not isinstance(checksums, dict) or {STATE, *state["files"]} - checksums.keys():
         return f"{CHECKSUMS} is incomplete"

@@ -56,6 +56,10 @@ def truncate_the_state(run):
     os.truncate(newest(run) / "state.json", 40)
 
 
+def nest_the_checksums(run):
+    (newest(run) / "checksums.json").write_text("[" * 100_000, encoding="utf-8")
+
+
 def change_the_seed(run):
     change_state(run, newest(run).name, seed=7)
 
@@ -82,6 +86,7 @@ def test_a_run_is_resumed_from_its_newest_checkpoint(whole, broken, capsys):
         (flip_in("metrics.jsonl"), "metrics.jsonl has another checksum"),
         (flip_in("state.json"), "state.json "),
         (flip_in("checksums.json"), ""),
+        (nest_the_checksums, "checksums.json cannot be read"),
         (take_from_the_step_before, "optimizer.safetensors has another checksum"),
         (rename_the_step_before, "it is of step 4"),
     ],
