@@ -12,6 +12,10 @@ from .keys import declared_keys, default_of, key
 
 POOLING_MODES = ("cls", "mean", "max", "first_last_mean", "embeddings_last_mean", "last2_mean", "last", "wk", "prompt")
 PLAIN_POOLINGS = tuple(mode for mode in POOLING_MODES if mode != "prompt")  # which need no template
+PROJECTIONS = ("none", "tanh", "batchnorm", "gelu", "mlm_transform")
+DENOISING = ("none", "train", "always")
+RANK_LOSSES = ("listnet", "listmle")
+NLI_OBJECTIVES = ("classifier", "contrastive")
 
 
 class SentenceEncoderConfig(PretrainedConfig):
@@ -43,7 +47,7 @@ class SentenceEncoderConfig(PretrainedConfig):
         "Layers applied to the pooled vector, after the template's bias was subtracted (`denoise`): `tanh` (SimCSE's "
         "MLP), `batchnorm` (DiffCSE's projector), `gelu` (SG-OPT's head) or `none`; or `mlm_transform` (the transform "
         "of BERT's masked-LM head, in supervised PromptBERT), applied to vector and bias before the subtraction.",
-        ("none", "tanh", "batchnorm", "gelu", "mlm_transform"),
+        PROJECTIONS,
     )
     projection_at_test: bool = key(
         False,
@@ -66,7 +70,7 @@ class SentenceEncoderConfig(PretrainedConfig):
         "none",
         "When to subtract the template's bias (PromptBERT): `none`, only in `train` (its unsupervised setting), or "
         "`always` (its supervised setting).",
-        ("none", "train", "always"),
+        DENOISING,
     )
     denoise_position_offset: int = key(
         0, "First position id of the template's bias, see `prompts.template_bias`.", "[0, 100_000]"
@@ -112,7 +116,7 @@ class SentenceEncoderConfig(PretrainedConfig):
         "classifier",
         "What labelled pairs train: a softmax `classifier` of their classes, or `contrastive`, the loss of supervised "
         "SimCSE on triplets.",
-        ("classifier", "contrastive"),
+        NLI_OBJECTIVES,
     )
     nli_weight: float = key(0.0, "Weight of the loss of labelled pairs beside the contrastive loss.", WEIGHT)
     rank_weight: float = key(
@@ -123,7 +127,7 @@ class SentenceEncoderConfig(PretrainedConfig):
     rank_loss: str = key(
         "listnet",
         "Loss of rank distillation: `listnet` compares distributions, `listmle` compares orders.",
-        ("listnet", "listmle"),
+        RANK_LOSSES,
     )
     rank_temperature: float = key(
         0.05, "Temperature of the model's similarities in `rank_loss`; 0.05 in RankCSE.", "(0, 1_000]"

@@ -72,9 +72,8 @@ def benchmark_losses(recipe: Recipe, *, steps: int = 5, repeats: int = 5) -> dic
     # The trainer has no batches of similar length.
     recipe = replace(recipe, max_train_sentences=steps * recipe.batch_size, length_window=0)
     updates = Updates(recipe, steps)
-    recipe = replace(updates.recipe, mixed_precision=updates.accelerator.mixed_precision)
     with TemporaryDirectory() as directory:
-        train = prepare_losses(recipe, steps, directory)
+        train = prepare_losses(updates.recipe, steps, directory, updates.accelerator.mixed_precision)
         train()
         updates.run()  # the first run of each is the slowest
         figures = race(train, updates.run, repeats=repeats)
@@ -92,14 +91,15 @@ def prepare_usual(recipe: Recipe, steps: int) -> Callable[[], None]:
 
     def run() -> None:
         with TemporaryDirectory() as directory:
-            arguments = _arguments(recipe, steps, directory, pin_memory=default_device().type == "cuda")
+            pinned = default_device().type == "cuda"
+            arguments = _arguments(recipe, steps, directory, recipe.mixed_precision, dataloader_pin_memory=pinned)
             loss = MultipleNegativesRankingLoss(model, scale=1 / recipe.model.get("temperature", 0.05))
             SentenceTransformerTrainer(model, arguments, train_dataset=rows, loss=loss).train()
 
     return run
 
 
-def prepare_losses(recipe: Recipe, steps: int, directory: str) -> Callable[[], object]:
+def prepare_losses(recipe: Recipe, steps: int, directory: str, precision: str) -> Callable[[], object]:
     """Return a function that trains with the method's loss in a `SentenceTransformerTrainer`, built before."""
     model = sentence_transformer(str(recipe.base_model), recipe.model.get("pooling", "cls"), recipe.max_length)
     from sentence_transformers import SentenceTransformerTrainer
@@ -110,13 +110,14 @@ def prepare_losses(recipe: Recipe, steps: int, directory: str) -> Callable[[], o
     keys = {key: value for key, value in recipe.model.items() if key not in REFUSED}
     loss = ZooLoss(model, recipe.method, generator=recipe.generator, **keys)
     rows = datasets.Dataset.from_dict({"text": load_sentences(recipe)["0"]})
-    arguments = _arguments(recipe, steps, directory, pin_memory=False)
+    accumulated = {"gradient_accumulation_steps": recipe.gradient_accumulation_steps, "dataloader_pin_memory": False}
+    arguments = _arguments(recipe, steps, directory, precision, **accumulated)
     trainer = SentenceTransformerTrainer(model, arguments, train_dataset=rows, loss=loss)
     trainer.remove_callback(trainer.model_card_callback_class)  # it encodes examples, once in a training
     return trainer.train
 
 
-def _arguments(recipe: Recipe, steps: int, directory: str, *, pin_memory: bool) -> Any:
+def _arguments(recipe: Recipe, steps: int, directory: str, precision: str | None, **options: Any) -> Any:
     """Return the arguments of a trainer that makes updates as a recipe does, and no more."""
     from sentence_transformers import SentenceTransformerTrainingArguments
 
@@ -125,15 +126,14 @@ def _arguments(recipe: Recipe, steps: int, directory: str, *, pin_memory: bool) 
         max_steps=steps,
         per_device_train_batch_size=recipe.batch_size,
         learning_rate=recipe.learning_rate,
-        gradient_accumulation_steps=recipe.gradient_accumulation_steps,
         max_grad_norm=recipe.max_grad_norm,
-        bf16=recipe.mixed_precision == "bf16",
-        fp16=recipe.mixed_precision == "fp16",
-        dataloader_pin_memory=pin_memory,
+        bf16=precision == "bf16",
+        fp16=precision == "fp16",
         report_to="none",
         save_strategy="no",
         logging_strategy="no",
         disable_tqdm=True,
+        **options,
     )
 
 

@@ -42,6 +42,7 @@ def tokenize(
     Raises:
         UserError: a method with text prefixes got more than one column.
     """
+
     backend = tokenizer.backend_tokenizer
     backend.no_padding()
 
@@ -109,7 +110,7 @@ class ViewCollator:
 
     templates: list[Template]
     pad_token_id: int
-    view_columns: Callable[[int], Iterable[int]]
+    view_columns: Callable[[int], list[int]]
     edit_sentence: Callable[[list[list[int]], Random], list[list[int]]] | None = None
     tokenize: Callable[[dict], dict] | None = None
     edits_special_tokens: bool = False

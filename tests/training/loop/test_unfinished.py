@@ -24,10 +24,12 @@ def files(repository):
 
 
 @pytest.fixture
-def unfinished(broken):
+def unfinished(whole, tmp_path):
     """A copy of a finished run, as if it had been killed before it wrote its repository."""
-    shutil.rmtree(broken[0] / "best")
-    return broken[0]
+    run = shutil.copytree(whole[0], tmp_path / "run")
+    (run / "results.json").unlink()
+    shutil.rmtree(run / "best")
+    return run
 
 
 def test_the_repository_is_the_one_that_the_end_of_the_run_writes(whole, unfinished):
