@@ -28,7 +28,7 @@ from tests.conftest import SENTENCES
 from tests.foreign_clients.clients import TORCH
 from tests.foreign_clients.running import environment, file_name
 from tests.methods import CONFIGS
-from tests.repositories import tiny_repository
+from tests.repositories import PROMPT, tiny_repository
 
 OTHERS = ("4.57.6", "5.20.2", "5.24.0")  # the last of 4.x, and the oldest and newest that setup.cfg admits
 TOO_OLD = "4.56.2"
@@ -36,7 +36,6 @@ TOO_OLD = "4.56.2"
 SENTENCE_TRANSFORMERS = {"3.0.1": "4.57.6", "4.1.0": "4.57.6", "5.3.0": "4.57.6", "5.4.0": "4.57.6", "6.2.0": "5.24.0"}
 OLDEST_FOR_OWN_FORM = "5.4.0"  # of sentence-transformers, for a repository without a plain form
 TOLERANCE = 1e-5
-PROMPT = {"pooling": "prompt", "prompts": ["this sentence : {sentence} means {mask} ."]}
 SETTINGS = {
     **CONFIGS,
     "simcse-prompt": PROMPT,

@@ -30,7 +30,8 @@ import yaml
 from accelerate.state import AcceleratorState
 
 from csezoo.training.cli.parser import main
-from csezoo.training.recipes import method_keys, recipe_keys
+from csezoo.training.recipes import method_keys
+from csezoo.training.recipes.keys import recipe_keys
 from tests.conftest import SENTENCES, save_base, write_pairs
 from tests.repositories import tiny_repository
 

@@ -83,7 +83,7 @@ def test_the_command_on_a_card_yields_the_recipe_of_the_run(run):
 @pytest.mark.parametrize("name", recipe_names())
 def test_the_card_of_an_untrained_recipe_says_so_and_shows_the_papers_numbers(name):
     recipe = load_recipe(name)
-    card = recipe_card(recipe, ideas_at="../ideas/")
+    card = recipe_card(recipe)
     assert UNTRAINED in card.text
     assert card.data.eval_results is None and card.data.base_model == recipe.base_model
     for row in published(name):
@@ -101,7 +101,7 @@ def test_the_card_of_a_recipe_links_the_runs_that_change_its_settings(run):
 
 def test_a_card_says_when_the_labelled_data_are_used():
     def settings(name: str) -> str:
-        return recipe_card(load_recipe(name), ideas_at="../ideas/").text
+        return recipe_card(load_recipe(name)).text
 
     two_stages = settings("simcse-nli-then-wiki-bert-base-uncased")
     assert "| first stage, on labelled data | updates: 130 |\n| second stage | updates: 200 |" in two_stages
@@ -142,10 +142,10 @@ def test_a_card_names_a_local_data_set_without_its_path_and_not_as_one_of_the_hu
 )
 def test_a_card_says_which_scores_are_of_sentences_that_the_model_was_trained_on(name, limit, read):
     """And its metadata names what was read for them, which `dataset` does not."""
-    card = recipe_card(load_recipe(name), ideas_at="../ideas/")
+    card = recipe_card(load_recipe(name))
     assert limit in card.text and card.data.datasets == [read]
     of_a_file = load_recipe(name, {"train_file": "mine.txt", "dataset": None})
-    assert limit not in recipe_card(of_a_file, ideas_at="../ideas/").text
+    assert limit not in recipe_card(of_a_file).text
 
 
 @pytest.mark.parametrize(
@@ -163,7 +163,7 @@ def test_a_card_says_how_its_encoder_pools_and_not_how_the_paper_s_does(keys, po
 
 
 def test_a_card_cites_the_paper_of_two_methods_once():
-    card = recipe_card(load_recipe("simcse-nli-then-wiki-bert-base-uncased"), ideas_at="../ideas/")
+    card = recipe_card(load_recipe("simcse-nli-then-wiki-bert-base-uncased"))
     assert card.text.count("@inproceedings{gao2021simcse,") == 1
 
 
@@ -245,6 +245,12 @@ def test_the_card_shows_cost_and_launch_options_of_the_results():
     assert "were not recorded" in measured(), "older results have no cost"
 
 
+def test_the_card_of_seeds_from_two_machines_shows_the_memory_of_both():
+    on_cpu = {**RUN, "training": {**RUN["training"], "peak_device_bytes": None}}
+    for runs in ([RUN, on_cpu], [on_cpu, RUN]):
+        assert "| peak memory | 3.0 GiB (process), 5.0 GiB (GPU) |" in measured(runs=runs)
+
+
 def test_the_command_on_a_card_sets_what_the_reader_s_own_configuration_would_change():
     on_cpu = {**RUN, "training": {**RUN["training"], "precision": "no", "processes": 1, "peak_device_bytes": None}}
     assert "accelerate launch --num_processes 1 --mixed_precision no -m" in measured(runs=[on_cpu])
@@ -283,7 +289,7 @@ def test_a_card_shows_nearest_sentences_only_where_the_run_recorded_them():
 
 
 def test_a_card_shows_the_pictures_of_its_run():
-    card = measured(pictures=["similarities.png"], ideas_at="../ideas/")
+    card = measured(pictures=["similarities.png"], published=False)
     assert f"![{PICTURES['similarities.png']}](similarities.png)" in card
     assert "![The idea of sgopt](../ideas/sgopt.svg)" in card
     assert "training_curves.png" not in card
@@ -337,7 +343,7 @@ def test_a_damaged_results_file_is_named(tmp_path, capsys):
 
 
 def test_a_card_says_what_is_fitted_after_training_and_nothing_of_training_without_any():
-    card = recipe_card(load_recipe("flow-bert-base-uncased"), ideas_at="ideas/").text
+    card = recipe_card(load_recipe("flow-bert-base-uncased")).text
     assert "| flow_epochs | 1.0 |" in card and "| flow_sentences | all |" in card
     assert "| learning rate |" not in card and "whitening" not in card.split("## Limits")[0]
 

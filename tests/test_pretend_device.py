@@ -35,7 +35,7 @@ ALLOWED_IN_A_RUN = {
     "training/loop/background.py: host_copies": "a checkpoint",
     "training/loop/checkpoints.py: load": "on resuming",
     "torch/optim/optimizer.py: _process_value_according_to_param_policy": "on resuming: the optimizer's state",
-    "training/loop/best_model.py: served": "at the end: the best weights",
+    "training/loop/best_model.py: write": "at the end: the best weights",
     "modeling/contrastive/published.py: publish_model": "at the end: the repository",
     "modeling/contrastive/published.py: <dictcomp>": "at the end: the repository",
     "modeling/contrastive/published.py: matrix": "at the end: the repository",

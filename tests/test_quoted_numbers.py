@@ -127,6 +127,10 @@ def memory_over_time():
     yield f"json)): {rate:,.0f} rows a second, {memory / 2**20:,.0f} MiB at most, {growth / 2**20:+.1f} MiB\n"
 
 
+SPEED = [races, memory_of_updates, parts_of_an_update, updates_on_a_gpu, layouts_on_a_gpu, starts, scaling]
+SPEED += [memory_over_time]
+
+
 # --- docs/results.md
 
 
@@ -283,6 +287,11 @@ def baselines():
         }
 
 
+RESULTS = [runs, untrained_encoders, short_vectors, papers_tables, learning_rates, methods_on_one_base]
+RESULTS += [methods_on_a_public_encoder, methods_on_sentences_alone, soups_beside_triplets, transfer_of_adapters]
+RESULTS += [explanations_that_were_tried, the_recipe_of_the_zoo, baselines]
+
+
 # --- docs/adapt.md
 
 
@@ -297,28 +306,7 @@ def domains():
         yield f"| {name} | {' | '.join(cells)} |"
 
 
-QUOTES = {
-    "speed": [
-        races,
-        memory_of_updates,
-        parts_of_an_update,
-        updates_on_a_gpu,
-        layouts_on_a_gpu,
-        starts,
-        scaling,
-        memory_over_time,
-    ],
-    "results": [runs, untrained_encoders, short_vectors, papers_tables, learning_rates, methods_on_one_base]
-    + [
-        methods_on_a_public_encoder,
-        methods_on_sentences_alone,
-        soups_beside_triplets,
-        transfer_of_adapters,
-        explanations_that_were_tried,
-    ]
-    + [the_recipe_of_the_zoo, baselines],
-    "adapt": [domains],
-}
+QUOTES = {"speed": SPEED, "results": RESULTS, "adapt": [domains]}
 
 
 @pytest.mark.parametrize(("page", "lines"), [(page, lines) for page, parts in QUOTES.items() for lines in parts])

@@ -35,10 +35,7 @@ def app():
 def repositories(tmp_path_factory) -> list[Path]:
     """One model without and one with a prompt."""
     directory = tmp_path_factory.mktemp("models")
-    return [
-        tiny_repository(directory / "plain"),
-        tiny_repository(directory / "prompted", method="l2pcsr", **PROMPT),
-    ]
+    return [tiny_repository(directory / "plain"), tiny_repository(directory / "prompted", method="l2pcsr", **PROMPT)]
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,7 @@
 """Tiny models of every method, and batches for them."""
 
 import torch
+from torch.nn.utils.rnn import pad_sequence
 
 from csezoo.modeling import METHODS, method
 from csezoo.training.recipes import load_recipe
@@ -29,6 +30,16 @@ def batch(sentences=4, views=2, tokens=7):
     input_ids = torch.randint(10, 40, (sentences, views, tokens))
     attention_mask = torch.ones_like(input_ids)
     attention_mask[0, :, 5:] = 0
+    return {"input_ids": input_ids, "attention_mask": attention_mask}
+
+
+def in_templates(model, sentences, views=2):
+    """A batch of sentences (lists of ids), each view in its template. Views beyond the templates have the last one."""
+    templates = model.config.prompt_token_ids
+    of_views = [templates[min(view, len(templates) - 1)] for view in range(views)]
+    rows = [torch.tensor(before + sentence + after) for sentence in sentences for before, after in of_views]
+    input_ids = pad_sequence(rows, batch_first=True, padding_value=1).unflatten(0, (-1, views))
+    attention_mask = pad_sequence(list(map(torch.ones_like, rows)), batch_first=True).unflatten(0, (-1, views))
     return {"input_ids": input_ids, "attention_mask": attention_mask}
 
 

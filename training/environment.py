@@ -30,10 +30,7 @@ M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4
 def versions() -> dict[str, str]:
     """Return the versions of the libraries that a score depends on."""
     names = ("csezoo", "torch", "transformers", "tokenizers", "numpy", "scipy", "scikit-learn")
-    return {name: _version(name) for name in names}
-
-
-_version = functools.cache(importlib.metadata.version)  # which reads a file
+    return {name: importlib.metadata.version(name) for name in names}
 
 
 def default_device() -> torch.device:

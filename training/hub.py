@@ -6,11 +6,10 @@ import hashlib
 import math
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError  # its own type in Python 3.10
-from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -53,13 +52,10 @@ def local_directory(
                 f"--revision {revision}: {repository} is a local directory, which has no revisions; omit the option"
             )
         return Path(repository)
+    patterns = {"allow_patterns": only, "ignore_patterns": ignored}
     try:
-        return Path(
-            within_time(
-                f"the download of {repository}",
-                lambda: snapshot_download(repository, revision=revision, allow_patterns=only, ignore_patterns=ignored),
-            )
-        )
+        download = partial(snapshot_download, repository, revision=revision, **patterns)
+        return Path(within_time(f"the download of {repository}", download))
     except HFValidationError:
         raise UserError(
             f"{repository} is neither a directory nor a valid name on the Hub; give a directory or ORG/NAME"
@@ -177,32 +173,25 @@ def cached_data(repository: str, revision: str | None) -> Path | None:
         raise ConnectionError(f"{constants.ENDPOINT} does not answer, and the cache has no copy") from None
 
 
-@contextmanager
-def cached_if_unreachable(repository: str) -> Iterator[None]:
-    """Let `datasets` read its cache at once if the Hub does not answer; it would ask six times before."""
-    import datasets
-
-    offline = datasets.config.HF_HUB_OFFLINE
-    datasets.config.HF_HUB_OFFLINE = offline or not answers(repository, constants.ENDPOINT, "dataset")
-    try:
-        yield
-    finally:
-        datasets.config.HF_HUB_OFFLINE = offline
-
-
 def load_rows(
     task: str, repository: str, config: str | None, *, split: str, revision: str, instead: str
 ) -> datasets.Dataset:
-    """Load a split of a data set on the Hub; the error names the task, and what to do `instead`."""
+    """Load a split of a data set on the Hub; the error names the task, and what to do `instead`.
+
+    If the Hub does not answer, `datasets` reads its cache at once; it would ask six times before.
+    """
     import datasets  # it takes half a second, and only this function needs it
 
+    offline = datasets.config.HF_HUB_OFFLINE
     try:
-        with cached_if_unreachable(repository):
-            return datasets.load_dataset(repository, config, split=split, revision=revision)
+        datasets.config.HF_HUB_OFFLINE = offline or not answers(repository, constants.ENDPOINT, "dataset")
+        return datasets.load_dataset(repository, config, split=split, revision=revision)
     except (HTTPError, OSError, ValueError) as error:
         raise UserError(
             f"{task}: {repository} could not be loaded from the Hub ({type(error).__name__}); {instead}"
         ) from error
+    finally:
+        datasets.config.HF_HUB_OFFLINE = offline
 
 
 def is_inside(name: str) -> bool:

@@ -7,16 +7,9 @@ import sys
 
 from .environment import keep_freed_memory
 from .errors import UserError, exit_with_one_line
-from .recipes import (
-    QUICKSTARTS,
-    coerce_keys,
-    describe_keys,
-    describe_recipe,
-    load_recipe,
-    merged_values,
-    parse_overrides,
-    recipe_names,
-)
+from .recipes import QUICKSTARTS, load_recipe, parse_overrides, recipe_names
+from .recipes.help import describe_keys, describe_recipe
+from .recipes.reading import coerce_keys, keys_without_effect, merged_values
 
 USAGE = """usage: accelerate launch -m csezoo.training.train RECIPE [--key value ...]
 
@@ -57,6 +50,8 @@ def run(arguments: list[str]) -> None:
         quickstart(name, overrides)
     else:
         recipe = load_recipe(name, overrides)
+        for key, other in keys_without_effect(recipe, overrides).items():
+            print(f"{key} has no effect without {other}", file=sys.stderr, flush=True)
         from .loop.runs import run_recipe
 
         run_recipe(recipe)

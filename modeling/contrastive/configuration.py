@@ -12,10 +12,6 @@ from .keys import declared_keys, default_of, key
 
 POOLING_MODES = ("cls", "mean", "max", "first_last_mean", "embeddings_last_mean", "last2_mean", "last", "wk", "prompt")
 PLAIN_POOLINGS = tuple(mode for mode in POOLING_MODES if mode != "prompt")  # which need no template
-PROJECTIONS = ("none", "tanh", "batchnorm", "gelu", "mlm_transform")
-DENOISING = ("none", "train", "always")
-RANK_LOSSES = ("listnet", "listmle")
-NLI_OBJECTIVES = ("classifier", "contrastive")
 
 
 class SentenceEncoderConfig(PretrainedConfig):
@@ -47,7 +43,7 @@ class SentenceEncoderConfig(PretrainedConfig):
         "Layers applied to the pooled vector, after the template's bias was subtracted (`denoise`): `tanh` (SimCSE's "
         "MLP), `batchnorm` (DiffCSE's projector), `gelu` (SG-OPT's head) or `none`; or `mlm_transform` (the transform "
         "of BERT's masked-LM head, in supervised PromptBERT), applied to vector and bias before the subtraction.",
-        PROJECTIONS,
+        ("none", "tanh", "batchnorm", "gelu", "mlm_transform"),
     )
     projection_at_test: bool = key(
         False,
@@ -70,7 +66,7 @@ class SentenceEncoderConfig(PretrainedConfig):
         "none",
         "When to subtract the template's bias (PromptBERT): `none`, only in `train` (its unsupervised setting), or "
         "`always` (its supervised setting).",
-        DENOISING,
+        ("none", "train", "always"),
     )
     denoise_position_offset: int = key(
         0, "First position id of the template's bias, see `prompts.template_bias`.", "[0, 100_000]"
@@ -116,7 +112,7 @@ class SentenceEncoderConfig(PretrainedConfig):
         "classifier",
         "What labelled pairs train: a softmax `classifier` of their classes, or `contrastive`, the loss of supervised "
         "SimCSE on triplets.",
-        NLI_OBJECTIVES,
+        ("classifier", "contrastive"),
     )
     nli_weight: float = key(0.0, "Weight of the loss of labelled pairs beside the contrastive loss.", WEIGHT)
     rank_weight: float = key(
@@ -127,7 +123,7 @@ class SentenceEncoderConfig(PretrainedConfig):
     rank_loss: str = key(
         "listnet",
         "Loss of rank distillation: `listnet` compares distributions, `listmle` compares orders.",
-        RANK_LOSSES,
+        ("listnet", "listmle"),
     )
     rank_temperature: float = key(
         0.05, "Temperature of the model's similarities in `rank_loss`; 0.05 in RankCSE.", "(0, 1_000]"

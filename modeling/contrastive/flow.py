@@ -3,11 +3,15 @@
 import math
 
 import torch
-import torch.nn.functional as F
 
-from ..serving.own_form_csezoo import LEVELS, SCALE, ActNorm, Flow, FlowStep
+from ..serving.own_form_csezoo import SCALE, ActNorm, Flow, FlowStep
 
 WIDTH = 32  # hidden units of a coupling, in the release
+
+
+def steps_of(flow: Flow) -> list[FlowStep]:
+    """Return the steps of all levels, in the order in which a vector passes them."""
+    return [step for level in flow.levels for step in level]  # type: ignore[attr-defined]  # a list's modules have no type
 
 
 @torch.no_grad()
@@ -16,12 +20,19 @@ def start_flow(flow: Flow, vectors: torch.Tensor) -> None:
 
     Every feature then has mean 0 and variance 1 after each ActNorm.
     """
-    x = vectors
-    for number, level in enumerate(flow.levels, start=1):
-        for step in level:  # type: ignore[attr-defined]  # the modules of a list have no type
-            x = _start_step(step, x)
-        if number < LEVELS:
-            x, _ = x.chunk(2, -1)
+
+    def fit(norm: ActNorm, inputs: tuple[torch.Tensor]) -> None:
+        (x,) = inputs
+        norm.bias.copy_(-x.mean(0))
+        norm.log_scale.copy_(-((x + norm.bias).square().mean(0).sqrt() + 1e-6).log() / SCALE)
+
+    hooks = []
+    for step in steps_of(flow):
+        _start_coupling(step)
+        hooks += [norm.register_forward_pre_hook(fit) for norm in (step.norm, *step.hidden_norm)]
+    flow(vectors)
+    for hook in hooks:
+        hook.remove()
 
 
 @torch.no_grad()
@@ -30,39 +41,25 @@ def draw_flow(flow: Flow) -> None:
 
     The norms get the default of TensorFlow 1 (Glorot and Bengio 2010), and the couplings add 0.
     """
-    for level in flow.levels:
-        for step in level:  # type: ignore[attr-defined]  # the modules of a list have no type
-            for norm in (step.norm, *step.hidden_norm):
-                limit = math.sqrt(6 / (1 + len(norm.bias)))
-                norm.bias.uniform_(-limit, limit)
-                norm.log_scale.uniform_(-limit, limit)
-            for layer in step.hidden:
-                layer.weight.normal_(0, 0.05)
-            for tensor in (step.last.weight, step.last_norm.bias, step.last_norm.log_scale):
-                tensor.zero_()
+    for step in steps_of(flow):
+        for norm in (step.norm, *step.hidden_norm):
+            limit = math.sqrt(6 / (1 + len(norm.bias)))
+            norm.bias.uniform_(-limit, limit)
+            norm.log_scale.uniform_(-limit, limit)
+        _start_coupling(step)
 
 
-def _start_step(step: FlowStep, x: torch.Tensor) -> torch.Tensor:
-    first, _ = _start_norm(step.norm, x).flip(-1).chunk(2, -1)
-    shift = first
-    for layer, norm in zip(step.hidden, step.hidden_norm, strict=True):
+def _start_coupling(step: FlowStep) -> None:
+    """Draw the hidden layers of a coupling. The last one is 0, so that the coupling adds 0."""
+    for layer in step.hidden:
         layer.get_parameter("weight").normal_(0, 0.05)
-        shift = F.relu(_start_norm(norm, layer(shift)))  # type: ignore[arg-type]  # as above
     for tensor in (step.last.weight, step.last_norm.bias, step.last_norm.log_scale):
         tensor.zero_()
-    return step(x)
-
-
-def _start_norm(norm: ActNorm, x: torch.Tensor) -> torch.Tensor:
-    norm.bias.copy_(-x.mean(0))
-    norm.log_scale.copy_(-((x + norm.bias).square().mean(0).sqrt() + 1e-6).log() / SCALE)
-    return norm(x)
 
 
 def log_determinant(flow: Flow) -> torch.Tensor:
     """Return log |det ∂f/∂u|, which is the same for every vector: reordering and additive couplings keep volumes."""
-    steps = [step for level in flow.levels for step in level]  # type: ignore[attr-defined]  # as above
-    return torch.stack([SCALE * step.norm.log_scale.sum() for step in steps]).sum()
+    return torch.stack([SCALE * step.norm.log_scale.sum() for step in steps_of(flow)]).sum()
 
 
 def flow_loss(flow: Flow, vectors: torch.Tensor) -> torch.Tensor:

@@ -58,22 +58,20 @@ class MaskedLMTransform(nn.Module):
 class MaskedLMHead(MaskedLMTransform):
     """Maps token vectors to vocabulary logits: the transform, then the tied word embeddings and a bias.
 
+    Args:
+        backbone: whose token vectors and word embeddings it reads.
+
     Example:
-        >>> head = MaskedLMHead(hidden_size=4, vocab_size=9, layer_norm_eps=1e-12)
-        >>> head(torch.zeros(2, 3, 4), torch.ones(9, 4)).shape
+        >>> from transformers import BertConfig, BertModel
+        >>> tiny = BertConfig(hidden_size=8, num_hidden_layers=2, num_attention_heads=2, vocab_size=9)
+        >>> MaskedLMHead(BertModel(tiny))(torch.zeros(2, 3, 8), torch.ones(9, 8)).shape
         torch.Size([2, 3, 9])
     """
 
-    def __init__(self, hidden_size: int, vocab_size: int, layer_norm_eps: float, embedding_size: int | None = None):
-        super().__init__(hidden_size, layer_norm_eps, embedding_size)
-        self.decoder_bias = nn.Parameter(torch.zeros(vocab_size))
-
-    @classmethod
-    def of(cls, backbone: PreTrainedModel) -> "MaskedLMHead":
-        """Return a new head for the token vectors and word embeddings of a backbone."""
+    def __init__(self, backbone: PreTrainedModel):
         words = backbone.get_input_embeddings()
-        sizes = backbone.config.hidden_size, backbone.config.vocab_size
-        return cls(*sizes, norm_eps(backbone), words.embedding_dim)  # type: ignore[arg-type]
+        super().__init__(backbone.config.hidden_size, norm_eps(backbone), words.embedding_dim)  # type: ignore[arg-type]
+        self.decoder_bias = nn.Parameter(torch.zeros(backbone.config.vocab_size))
 
     def forward(self, hidden_state: torch.Tensor, word_embeddings: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
         return F.linear(super().forward(hidden_state), word_embeddings, self.decoder_bias)

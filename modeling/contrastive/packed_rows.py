@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, cast
 
@@ -248,16 +248,14 @@ def cut_rows(lengths: Sequence[int]) -> list[tuple[int, int]]:
         >>> cut_rows([3, 30, 40, 60, 100])
         [(1, 16), (2, 48), (2, 128)]
     """
-    return list(_cut_from_the_longest(lengths))[::-1]
-
-
-def _cut_from_the_longest(lengths: Sequence[int]) -> Iterator[tuple[int, int]]:
+    groups: list[tuple[int, int]] = []
     rest = len(lengths)
     while rest:
         longest = lengths[rest - 1]
         shorter = bisect_right(lengths, longest // 2, hi=rest) if longest > SHORT else 0
-        yield rest - shorter, round_length(longest)
+        groups.insert(0, (rest - shorter, round_length(longest)))
         rest = shorter
+    return groups
 
 
 def to_device(numbers: Sequence[np.ndarray], device: torch.device) -> Sequence[torch.Tensor]:

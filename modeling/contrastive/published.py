@@ -49,11 +49,9 @@ def publish_model(encoder: SentenceEncoderModel) -> CsezooModel:
     config, tokenizer = encoder.config, encoder.tokenizer
     backbone = plain_backbone(encoder).cpu()
     own, tensors = encoder.own_form()
-    layers, weights = [], []
-    for described, state in _layers(encoder):
-        layers.append(described)
-        weights.append(state)
-    csezoo: dict[str, Any] = {"method": config.model_type, "pooling": config.pooling, "layers": layers}
+    layers = _layers(encoder)
+    csezoo: dict[str, Any] = {"method": config.model_type, "pooling": config.pooling}
+    csezoo["layers"] = [described for described, _ in layers]
     told = {
         "base_layers": len(config.base_layers or []),
         "prompts": config.named_prompts,
@@ -84,7 +82,7 @@ def publish_model(encoder: SentenceEncoderModel) -> CsezooModel:
             attention = backbone.config._attn_implementation
             form = CsezooModel(CsezooConfig.from_dict(described, attn_implementation=attention))
     state = {f"backbone.{name}": tensor for name, tensor in backbone.state_dict().items()} | tensors
-    for number, of_layer in enumerate(weights):
+    for number, (_, of_layer) in enumerate(layers):
         state |= {f"layers.{number}.{name}": tensor for name, tensor in of_layer.items()}
     exact = {name: tensor.to("cpu", encoder.dtype).contiguous() for name, tensor in state.items()}
     form.load_state_dict(exact, assign=True)
@@ -110,7 +108,8 @@ def plain_backbone(encoder: SentenceEncoderModel) -> PreTrainedModel:
         raise ValueError(f"the encoder has no {', '.join(lost[:5])}")
     for name in missing:
         plain.get_parameter(name).zero_()
-    encoder.add_to_plain(plain)
+    for adapters in encoder.lora_modules():
+        adapters.merge_into(plain)
     return plain.eval()
 
 

@@ -4,7 +4,7 @@ import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -15,11 +15,7 @@ from ..pooling import build_projection, token_places
 from ..serving.encoding_csezoo import EncodesTexts
 from ..serving.modeling_csezoo import CsezooModel, is_causal
 from ..serving.own_form_csezoo import Flow, wk_pool
-from ..serving.pooling_csezoo import (
-    LAYERS,
-    BackboneOutput,
-    build_layers,
-)
+from ..serving.pooling_csezoo import LAYERS, BackboneOutput, build_layers
 from .backbones import norm_eps
 from .configuration import SentenceEncoderConfig
 from .masked_language_modeling import MaskedLMTransform
@@ -161,14 +157,9 @@ class SentenceEncoderModel(EncodesTexts, SentenceEncoderPreTrainedModel):
     def copy_published(self, form: CsezooModel) -> None:
         copy_published(self, form)
 
-    def lora_modules(self) -> dict[str, ViewAdapters]:
-        """Return the modules whose changes can be added to the backbone's weights, by name."""
-        return {"lora": self.lora} if self.config.lora_rank else {}
-
-    def add_to_plain(self, backbone: PreTrainedModel) -> None:
-        """Add the weight changes of LoRA to a plain copy of the backbone, so that it returns the same vectors."""
-        for adapters in self.lora_modules().values():
-            adapters.merge_into(backbone)
+    def lora_modules(self) -> list[ViewAdapters]:
+        """Return the modules whose changes can be added to the backbone's weights."""
+        return [self.lora] if self.config.lora_rank else []
 
     def run_backbone(
         self, attention_mask: torch.Tensor, packing: Packing | LengthBuckets | None = None, **inputs: Any
@@ -195,7 +186,7 @@ class SentenceEncoderModel(EncodesTexts, SentenceEncoderPreTrainedModel):
     def encode_tokens(
         self,
         input_ids: torch.Tensor | None,
-        attention_mask: torch.Tensor | None = None,
+        attention_mask: torch.Tensor,
         *,
         output_hidden_states: bool = False,
         pooled_only: bool = False,
@@ -212,8 +203,6 @@ class SentenceEncoderModel(EncodesTexts, SentenceEncoderPreTrainedModel):
                 may then leave out the others. The last hidden state has zeros there.
             inputs: further arguments of `run_backbone`.
         """
-        if attention_mask is None:
-            attention_mask = torch.ones_like(cast(torch.Tensor, input_ids))
         pooling = self.pooling
         # Attentions and a cache are of padded rows; `wk` divides by the norms of token vectors, at padding too.
         padded = bool(inputs.get("output_attentions")) or "cache" in inputs or pooling == "wk" or self.needs_padding
@@ -236,13 +225,11 @@ class SentenceEncoderModel(EncodesTexts, SentenceEncoderPreTrainedModel):
         return super().pool_outputs(outputs, input_ids, attention_mask)
 
     def prompt_bias(
-        self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None, template: int, **inputs: Any
+        self, input_ids: torch.Tensor, attention_mask: torch.Tensor, template: int, **inputs: Any
     ) -> torch.Tensor:
         """Return the bias `(B, H)` of a template (by its number) for rows `(B, T)` that contain it."""
         token_ids = self.config.prompt_token_ids[template]
         beside_sentence = sum(map(len, token_ids)) - self.config.bias_length_offset
-        if attention_mask is None:
-            attention_mask = torch.ones_like(input_ids)
         longest = input_ids.shape[1] - beside_sentence
         return self.biases_by_length(template, longest, **inputs)[attention_mask.sum(1) - beside_sentence]
 

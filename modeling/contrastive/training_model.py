@@ -95,7 +95,7 @@ class ForContrastiveLearning(SentenceEncoderPreTrainedModel):
         if config.ema_decay > 0:
             self.average = self.serving_class(config).requires_grad_(False)
         if config.mlm_weight > 0:
-            self.lm_head = MaskedLMHead.of(self.model.backbone)
+            self.lm_head = MaskedLMHead(self.model.backbone)
         if config.nli_classifies:
             self.nli_classifier = NLIClassifier(self.projected_size, config.nli_classes)
         self.post_init()
@@ -207,12 +207,6 @@ class ForContrastiveLearning(SentenceEncoderPreTrainedModel):
     def diagnostics(self, input_ids: torch.Tensor, attention_mask: torch.Tensor, **_: Any) -> dict[str, float]:
         """Return what a method measures in training on labelled pairs, from a batch `(N, V, T)` of them."""
         return {}
-
-    def get_input_embeddings(self) -> nn.Module:
-        return self.model.get_input_embeddings()
-
-    def set_input_embeddings(self, value: nn.Module) -> None:
-        self.model.set_input_embeddings(value)
 
     def get_output_embeddings(self) -> None:
         """Return None: transformers would tie `lm_head` by its name, but it reads the input embeddings itself."""

@@ -172,11 +172,7 @@ def prefixes_in_slots(backbone: PreTrainedModel, prefixes: torch.Tensor) -> Iter
 
 
 def run_with_slots(
-    run: Callable[..., Any],
-    backbone: PreTrainedModel,
-    prefixes: torch.Tensor,
-    padding: int | None,
-    **inputs: Any,
+    run: Callable[..., Any], backbone: PreTrainedModel, prefixes: torch.Tensor, padding: int | None, **inputs: Any
 ) -> tuple[Any, list[list[torch.Tensor]]]:
     """Run an encoder with prefixes in slots, see `prefixes_in_slots`.
 

@@ -16,14 +16,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.modeling_outputs import BaseModelOutputWithPooling
 from transformers.utils import logging
 
-from .pooling_csezoo import (
-    OTHER_LAYER,
-    BackboneOutput,
-    check_mask_token,
-    check_right_padding,
-    pool,
-    pool_mask_token,
-)
+from .pooling_csezoo import OTHER_LAYER, BackboneOutput, check_mask_token, check_right_padding, pool, pool_mask_token
 from .quantization_csezoo import check_precision, quantize_embeddings
 
 # Most tokens in a forward pass, with padding. On a CPU, larger passes do not fit its caches: BERT-base on one thread

@@ -17,6 +17,7 @@ from tests.clean_interpreter import WITHOUT_CSEZOO
 from tests.foreign_clients.clients import Client
 from tests.foreign_clients.settings import TEXTS, Setting, expected_vectors, longer_than_the_limit
 from tests.hub_server import HubServer
+from tests.repositories import local_files
 
 SCRIPTS = Path(__file__).parent / "scripts"
 # Runs a script as `python SCRIPT` does, in an environment where csezoo can be imported but must not be.
@@ -95,9 +96,7 @@ def _run_script(client: Client, directory: Path, paths: list[Path], names: list[
         if client.needs_hub:
             shutil.rmtree(directory / "hub-cache", ignore_errors=True)  # of another run's server
             for repository in (paths[0] / name for name in names):
-                files = [path for path in repository.rglob("*") if path.is_file()]
-                content = {path.relative_to(repository).as_posix(): path.read_bytes() for path in files}
-                hub.commit(f"zoo/{repository.name}", "a model", content)
+                hub.commit(f"zoo/{repository.name}", "a model", local_files(repository))
             variables |= {**hub.environment(directory / "hub-cache"), "REPOSITORIES": "zoo"}
         done = subprocess.run(command, cwd=place, env=variables, capture_output=True, text=True)
     if done.returncode != 0:

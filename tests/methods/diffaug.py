@@ -21,8 +21,6 @@ TESTED = Tested(
     combinations=("diffaug+diffcse",),
     own_code=("", "same", "adapter"),
 )
-
-
 L = 4  # slots of a view's prefix
 
 

@@ -18,12 +18,7 @@ TESTED = Tested(
     exact={"rtd_mask_ratio": 0.0, "rtd_weight": 1.0, "generator_dropout": False},
     passes=(PASS, ("BertForMaskedLM", "nothing", 16), PASS),
 )
-
-
-MASK = 4
-
-
-SPECIAL = [0, 1, 2, 3, 4]
+MASK, SPECIAL = 4, [0, 1, 2, 3, 4]
 
 
 def diffcse(kind="bert", **changes):

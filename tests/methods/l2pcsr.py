@@ -14,10 +14,7 @@ RELEASED = {
     "attend_padding": True,
 }
 TESTED = Tested(
-    others={
-        "released": RELEASED,
-        "noise": {"weakening": "noise"},
-    },
+    others={"released": RELEASED, "noise": {"weakening": "noise"}},
     neutral={"threshold": 0.0},
     also_neutral=(
         {"threshold": 0.0, "token_update": "sign", "feature_mask_scope": "shared"},

@@ -2,15 +2,11 @@
 
 import torch
 
-from csezoo.modeling import method
-from tests.conftest import tiny_config
-from tests.tiny import batch
+from tests.tiny import batch, training_model
 
 
 def model(name="simcse", **changes):
-    torch.manual_seed(0)
-    config_class, _, training_class = method(name)
-    return training_class(config_class(backbone_config=tiny_config("bert"), ema_decay=0.9, **changes)).train()
+    return training_model(name, ema_decay=0.9, **changes)
 
 
 def update(trained):

@@ -168,7 +168,7 @@ def test_lora_on_positions_that_all_rows_share_is_the_mean_of_the_sets():
     ids = torch.randint(10, 40, (3, 6))
     plain = AutoModel.from_config(config.backbone_config).double().eval()
     plain.load_state_dict(model.backbone.state_dict())
-    model.add_to_plain(plain)
+    model.view_adapters.merge_into(plain)
     torch.testing.assert_close(model(ids).last_hidden_state, plain(ids).last_hidden_state, atol=1e-9, rtol=0)
 
 

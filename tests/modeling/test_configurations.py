@@ -61,6 +61,7 @@ CONTRADICTIONS = [
     ("simcse", {"prompts": ["{sentence} {mask}"]}, "give both or neither"),
     ("simcse", {**PROMPT, "prompts": ["{mask} {sentence}"]}, "must have {mask} after {sentence}"),
     ("simcse", {**PROMPT, "prompts": ["a {sentence}"]}, "must contain {sentence} and {mask} once each"),
+    ("simcse", {"pooling": "wk", "backbone_config": tiny_config("bert", num_hidden_layers=1)}, "wk compares layers"),
     ("simcse", {"projection": "mlm_transform"}, "is used in training and at test; set projection_at_test: true"),
     ("simcse", {"denoise": "train"}, "denoise: train needs pooling: prompt"),
     ("simcse", {"matryoshka_dims": [32]}, "matryoshka_dims: 32 must be at least 1 and at most 31"),
@@ -69,11 +70,7 @@ CONTRADICTIONS = [
     ("simcse", {"matryoshka_weights": [1.0]}, "one number for each of matryoshka_dims"),
     ("contrastive_tension", {"lora_rank": 4}, "trains two encoders, LoRA only one; set lora_rank: 0"),
     ("diffaug", {**PROMPT, "denoise": "always"}, "needs denoise_length_offset: 0"),
-    (
-        "diffcse",
-        {"prediction": "masked_lm", "edit": "insert"},
-        "prediction: masked_lm needs edit: replace",
-    ),
+    ("diffcse", {"prediction": "masked_lm", "edit": "insert"}, "prediction: masked_lm needs edit: replace"),
     ("diffcse", {"edited_view": "positive", "edit": "all"}, "set edit: replace, insert or delete"),
     ("diffcse", {"edited_view": "positive", "predicted_sentence": "next"}, "set predicted_sentence: same"),
     ("diffcse", {"projection": "gelu"}, "set condition_on: pooled"),
@@ -93,7 +90,7 @@ CONTRADICTIONS = [
 @pytest.mark.parametrize(("name", "keys", "line"), CONTRADICTIONS)
 def test_the_error_says_which_values_contradict_each_other(name, keys, line):
     with pytest.raises(ValueError) as error:
-        METHODS[name][0](backbone_config=tiny_config("bert"), **keys)
+        METHODS[name][0](**{"backbone_config": tiny_config("bert"), **keys})
     assert line in str(error.value) and "\n" not in str(error.value)
 
 
@@ -110,11 +107,7 @@ PAIRS = {"first_view": "none", "in_view_negatives": False}
 COLUMNS = [  # of how many columns, which ones the views read; or the error
     ("simcse", {}, {1: [0, 0], 2: [0, 1], 3: [0, 1, 2]}),
     ("consert", PAIRS, {3: [0, 1, 2]}),
-    (
-        "consert",
-        PAIRS | {"in_view_negatives": True},
-        {1: [0, 0], 2: [0, 1], 3: "consert needs one text column"},
-    ),
+    ("consert", PAIRS | {"in_view_negatives": True}, {1: [0, 0], 2: [0, 1], 3: "consert needs one text column"}),
     ("consert", PAIRS | {"second_view": "token_cutoff"}, {2: [0, 1], 3: "consert needs one text column"}),
     ("contrastive_tension", {}, {1: [0, 0], 2: [0, 1], 3: "one text column or two, not 3"}),
     ("isbert", {}, {1: [0], 2: "one text column, not 2"}),

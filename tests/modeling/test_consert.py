@@ -42,9 +42,9 @@ def test_feature_cutoff_leaves_out_the_same_features_of_all_tokens_of_a_row():
 
 def test_a_cut_off_view_is_encoded_with_zeros_after_the_embedding_layer(kind):
     trained, rows = model(kind, first_view="token_cutoff", second_view="none", cutoff_rate=0.4), batch()
-    ids, mask = rows["input_ids"][:, :2], rows["attention_mask"][:, :2]
+    ids, mask = rows.values()
     torch.manual_seed(7)
-    pooled = trained.pool_views(ids, mask)
+    pooled = trained.pool_views(**rows)
     torch.manual_seed(7)
     kept = token_cutoff(mask[:, 0], 32, 0.4).double()
     backbone = trained.model.backbone
@@ -53,7 +53,7 @@ def test_a_cut_off_view_is_encoded_with_zeros_after_the_embedding_layer(kind):
     handle.remove()
     real = mask[:, 0].unsqueeze(-1)
     torch.testing.assert_close(pooled[:, 0], (hidden * real).sum(1) / real.sum(1), atol=1e-10, rtol=0)
-    plain = trained.eval().pool_views(ids, mask)
+    plain = trained.eval().pool_views(**rows)
     torch.testing.assert_close(pooled[:, 1], plain[:, 1], atol=1e-10, rtol=0)
     assert not torch.allclose(pooled[:, 0], plain[:, 0], atol=1e-3)
 
@@ -93,8 +93,7 @@ def test_the_order_of_all_tokens_is_the_order_of_their_positions(kind):
 def test_training_may_pool_otherwise_than_the_finished_model():
     keys = {"first_view": "none", "second_view": "none", "pooling": "last2_mean"}
     trained, rows = model(training_pooling="mean", **keys), batch()
-    ids, mask = rows["input_ids"][:, :2], rows["attention_mask"][:, :2]
-    flat = {"input_ids": ids.flatten(0, 1), "attention_mask": mask.flatten(0, 1)}
+    flat = {name: values.flatten(0, 1) for name, values in rows.items()}
     outputs = trained.eval().model(**flat, output_hidden_states=True)
     last, before = outputs.hidden_states[-1], outputs.hidden_states[-2]
     real = flat["attention_mask"].unsqueeze(-1)
@@ -102,19 +101,17 @@ def test_training_may_pool_otherwise_than_the_finished_model():
         mode: (states * real).sum(1) / real.sum(1) for mode, states in (("mean", last), ("both", (last + before) / 2))
     }
     torch.testing.assert_close(outputs.pooler_output, expected["both"], atol=1e-10, rtol=0)
-    torch.testing.assert_close(
-        trained.train().pool_views(ids, mask).flatten(0, 1), expected["mean"], atol=1e-10, rtol=0
-    )
+    pooled = trained.train().pool_views(**rows).flatten(0, 1)
+    torch.testing.assert_close(pooled, expected["mean"], atol=1e-10, rtol=0)
 
 
 def test_cutoffs_leave_the_bias_of_a_template_as_it_is():
     keys = {"pooling": "prompt", "prompts": ["{sentence} {mask}"], "denoise": "train", "second_view": "feature_cutoff"}
     trained, rows = model(prompt_token_ids=[[[1], [4]]], mask_token_id=4, **keys), batch()
-    ids, mask = rows["input_ids"][:, :2], rows["attention_mask"][:, :2]
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        pooled = trained.train().pool_views(ids, mask)
+        pooled = trained.train().pool_views(**rows)
     trained.config.denoise = "none"
     torch.manual_seed(0)
-    bias = trained.prompt_biases(ids, mask)
-    torch.testing.assert_close(trained.pool_views(ids, mask) - bias, pooled, atol=1e-12, rtol=0)
+    bias = trained.prompt_biases(**rows)
+    torch.testing.assert_close(trained.pool_views(**rows) - bias, pooled, atol=1e-12, rtol=0)

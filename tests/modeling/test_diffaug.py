@@ -15,7 +15,7 @@ from csezoo.training.recipes import make_recipe
 from tests.conftest import NO_DROPOUT, tiny_config
 from tests.formulas import array, linear, numpy_info_nce
 from tests.methods.diffaug import L, diffaug, numpy_prefixes
-from tests.tiny import batch, one_view
+from tests.tiny import batch, in_templates, one_view
 
 
 def prompted(kind="bert", templates=1, **changes):
@@ -114,14 +114,9 @@ def test_a_saved_training_model_serves_its_current_prefixes(kind, tmp_path):
 @pytest.mark.parametrize("templates", [1, 2])
 def test_the_bias_of_each_view_has_its_template_and_prefix(kind, templates, offset, added):
     model = prompted(kind, templates, denoise_length_offset=offset)
-    sentences, views = [[20, 21, 22], [23]], []
-    for view in range(3):
-        before, after = model.config.prompt_token_ids[min(view, templates - 1)]
-        views.append([before + sentence + after for sentence in sentences])
-    longest = max(len(row) for rows in views for row in rows)
-    ids = torch.tensor([[rows[i] + [1] * (longest - len(rows[i])) for rows in views] for i in range(2)])
-    mask = torch.tensor([[[1] * len(r[i]) + [0] * (longest - len(r[i])) for r in views] for i in range(2)])
-    denoised, pooled = model.pool_views(ids, mask), model.pool_rows(ids, mask)
+    sentences = [[20, 21, 22], [23]]
+    rows = in_templates(model, sentences, views=3)
+    denoised, pooled = model.pool_views(**rows), model.pool_rows(**rows)
     for i, sentence in enumerate(sentences):
         for view in range(3):
             before, after = model.config.prompt_token_ids[min(view, templates - 1)]

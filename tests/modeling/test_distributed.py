@@ -5,10 +5,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from csezoo.modeling import SimCSEForContrastiveLearning
-from csezoo.modeling.contrastive.distributed import (
-    equal_draw,
-    gather_rows,
-)
+from csezoo.modeling.contrastive.distributed import equal_draw, gather_rows
 from csezoo.modeling.objectives import info_nce
 from csezoo.training.data.batches import process_share
 from tests.methods import RUNS, TESTED, exact

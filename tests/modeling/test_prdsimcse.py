@@ -4,15 +4,15 @@ import numpy as np
 import pytest
 import torch
 
-from csezoo.modeling import PrdSimCSEConfig, PrdSimCSEForContrastiveLearning
-from csezoo.modeling.methods.prdsimcse.model import NEGATIVE_PREFIXES, positive_prefix
+from csezoo.modeling import PrdSimCSEConfig
+from csezoo.modeling.methods.prdsimcse import NEGATIVE_PREFIXES, positive_prefix
 from csezoo.modeling.objectives import prefix_contrastive
 from csezoo.training.data.collation import tokenize
 from csezoo.training.errors import UserError
 from csezoo.training.loop.building import build
 from csezoo.training.recipes import make_recipe
-from tests.conftest import SENTENCES, tiny_config, tiny_tokenizer
-from tests.tiny import batch
+from tests.conftest import SENTENCES, tiny_tokenizer
+from tests.tiny import batch, training_model
 
 
 @pytest.mark.parametrize(
@@ -137,9 +137,6 @@ def test_without_prefixes_there_are_two_equal_views():
 
 @pytest.mark.parametrize("denominator", ["batch", "own", "all"])
 def test_the_training_loss_uses_the_configured_denominator(denominator):
-    torch.manual_seed(0)
-    config = PrdSimCSEConfig(backbone_config=tiny_config("bert"), denominator=denominator, temperature=0.1)
-    model = PrdSimCSEForContrastiveLearning(config).double().eval()
-    output = model(**batch(views=3))
+    output = training_model("prdsimcse", denominator=denominator, temperature=0.1)(**batch(views=3))
     expected = prefix_contrastive(*output.embeddings.unbind(1), temperature=0.1, denominator=denominator)
     torch.testing.assert_close(output.loss, expected)

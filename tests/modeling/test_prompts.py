@@ -15,7 +15,7 @@ from csezoo.modeling import SimCSEConfig, SimCSEForContrastiveLearning
 from csezoo.modeling.contrastive.prompts import template_bias
 from csezoo.training.loading.templates import FULL_STOP, serving_tokenizer, template_token_ids
 from tests.conftest import tiny_config, tiny_tokenizer
-from tests.tiny import PROMPTS
+from tests.tiny import PROMPTS, in_templates, one_view
 
 
 def test_templates_equal_the_published_ones():
@@ -77,26 +77,14 @@ def test_the_bias_encodes_the_template_with_positions_after_the_sentence_shifted
         torch.testing.assert_close(bias[k], alone, atol=1e-12, rtol=0)
 
 
-def views(model, sentences):
-    """Rows of (main template, second template), padded."""
-    rows = []
-    for sentence in sentences:
-        rows += [before + sentence + after for before, after in model.config.prompt_token_ids]
-    longest = max(map(len, rows))
-    ids = torch.tensor([row + [1] * (longest - len(row)) for row in rows])
-    mask = torch.tensor([[1] * len(row) + [0] * (longest - len(row)) for row in rows])
-    return ids.view(len(sentences), 2, longest), mask.view(len(sentences), 2, longest)
-
-
 def test_each_view_subtracts_the_bias_of_its_template_and_length(prompted):
     prompted.eval()
     sentences = [[10, 11, 12], [13], [14, 15, 16, 17]]
-    input_ids, attention_mask = views(prompted, sentences)
-    with_bias = prompted.pool_views(input_ids, attention_mask)
+    rows = in_templates(prompted, sentences)
+    with_bias = prompted.pool_views(**rows)
     for i, sentence in enumerate(sentences):
         for v in range(2):
-            ids, mask = input_ids[i : i + 1, v], attention_mask[i : i + 1, v]
-            _, pooled = prompted.model.encode_tokens(ids, mask)
+            _, pooled = prompted.model.encode_tokens(**{name: values[i : i + 1, v] for name, values in rows.items()})
             bias = template_bias(
                 prompted.model.backbone,
                 prompted.config.prompt_token_ids[v],
@@ -107,20 +95,14 @@ def test_each_view_subtracts_the_bias_of_its_template_and_length(prompted):
             torch.testing.assert_close(with_bias[i, v], expected, atol=1e-12, rtol=0)
 
 
-def test_gradient_flows_through_the_bias(prompted):
-    input_ids, attention_mask = views(prompted.train(), [[10, 11], [12, 13]])
-    prompted.model.prompt_bias(input_ids[:, 0], attention_mask[:, 0], template=0)[:, 0].sum().backward()
-    assert prompted.get_input_embeddings().weight.grad.abs().sum() > 0
-
-
 def test_serving_subtracts_the_bias_only_where_the_config_says_always(prompted):
     model = prompted.model.eval()
-    input_ids, attention_mask = views(prompted, [[10, 11], [12, 13]])
-    ids, mask = input_ids[:, 0], attention_mask[:, 0]
-    plain = model(input_ids=ids, attention_mask=mask).pooler_output
+    rows = one_view(in_templates(prompted, [[10, 11], [12, 13]]))
+    plain = model(**rows).pooler_output
     model.config.denoise = "always"
-    denoised = model(input_ids=ids, attention_mask=mask).pooler_output
-    torch.testing.assert_close(plain - denoised, model.prompt_bias(ids, mask, template=0), atol=1e-12, rtol=0)
+    torch.testing.assert_close(
+        plain - model(**rows).pooler_output, model.prompt_bias(**rows, template=0), atol=1e-12, rtol=0
+    )
 
 
 @pytest.mark.parametrize("denoise", ["train", "always"])
@@ -129,12 +111,12 @@ def test_labelled_pairs_lose_the_bias_only_where_the_config_says_always(prompted
     config = copy.deepcopy(prompted.config)
     config.denoise, config.nli_classes, config.nli_objective = denoise, 2, "contrastive"
     model = SimCSEForContrastiveLearning(config).double().eval()
-    input_ids, attention_mask = views(model, [[10, 11, 12], [13], [14, 15]])
-    pooled = model.pool_rows(input_ids, attention_mask)
+    rows = in_templates(model, [[10, 11, 12], [13], [14, 15]])
+    pooled = model.pool_rows(**rows)
     if denoise == "always":
-        pooled = pooled - model.prompt_biases(input_ids, attention_mask)
+        pooled = pooled - model.prompt_biases(**rows)
     expected = model.contrastive_loss(model.project(pooled))
-    output = model(nli_input_ids=input_ids, nli_attention_mask=attention_mask)
+    output = model(**{f"nli_{name}": values for name, values in rows.items()})
     torch.testing.assert_close(output.losses["nli"], expected, atol=1e-12, rtol=0)
 
 
@@ -154,14 +136,13 @@ def test_the_masked_lm_transform_maps_vector_and_bias_apart_at_test_and_in_train
         eps = config.backbone_config.layer_norm_eps
         return centred / (centred.square().mean(1, keepdim=True) + eps).sqrt() * transform.layer_norm.weight
 
-    input_ids, attention_mask = views(model, [[10, 11, 12], [13]])
-    ids, mask = input_ids[:, 0], attention_mask[:, 0]
+    rows = in_templates(model, [[10, 11, 12], [13]])
     prompted.eval()
-    _, h = prompted.model.encode_tokens(ids, mask)
-    expected = f(h) - f(prompted.model.prompt_bias(ids, mask, template=0))
-    served = model.model(input_ids=ids, attention_mask=mask).pooler_output
+    _, h = prompted.model.encode_tokens(**one_view(rows))
+    expected = f(h) - f(prompted.model.prompt_bias(**one_view(rows), template=0))
+    served = model.model(**one_view(rows)).pooler_output
     torch.testing.assert_close(served, expected, atol=1e-12, rtol=0)
-    trained = model.project(model.pool_views(input_ids, attention_mask))
+    trained = model.project(model.pool_views(**rows))
     torch.testing.assert_close(trained[:, 0], expected, atol=1e-12, rtol=0)
 
 

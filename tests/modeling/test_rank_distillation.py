@@ -4,9 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from csezoo.modeling import SimCSEConfig, SimCSEForContrastiveLearning, method
 from csezoo.modeling.contrastive.rank_distillation import rank_consistency, rank_distillation
-from tests.conftest import tiny_config
 from tests.tiny import batch, training_model
 
 
@@ -55,27 +53,16 @@ def test_the_loss_is_added_to_that_of_every_method(name):
     rows["teacher_vectors"] = torch.randn(4, 3, dtype=torch.float64)
     output = model(**rows)
     others = output.embeddings[:, 0 if name in ("sgopt", "isbert") else 1]
-    expected = rank_distillation(
-        output.embeddings[:, 0],
-        others,
-        rows["teacher_vectors"],
-        loss="listnet",
-        temperature=0.1,
-        teacher_temperature=0.05,
-    )
+    options = {"loss": "listnet", "temperature": 0.1, "teacher_temperature": 0.05}
+    expected = rank_distillation(output.embeddings[:, 0], others, rows["teacher_vectors"], **options)
     torch.testing.assert_close(output.losses["rank"], expected)
-    parts = (
-        output.losses["contrastive"]
-        + 2.0 * expected
-        + output.losses.get("regularizer", 0) * getattr(model.config, "regularizer_weight", 0)
-    )
-    torch.testing.assert_close(output.loss, parts)
+    regularizer = 0.1 * output.losses["regularizer"] if name == "sgopt" else 0
+    torch.testing.assert_close(output.loss, output.losses["contrastive"] + 2.0 * expected + regularizer)
 
 
 def test_without_teacher_vectors_the_error_names_the_way_out():
-    model = SimCSEForContrastiveLearning(SimCSEConfig(backbone_config=tiny_config("bert"), rank_weight=1.0))
     with pytest.raises(ValueError, match="rank_weight: .* give --teachers DIR, written by `csezoo encode`"):
-        model(**batch())
+        training_model("simcse", rank_weight=1.0)(**batch())
 
 
 def softmax(scores):
@@ -111,7 +98,5 @@ def test_consistency_is_added_with_its_weight_and_the_temperature_of_the_contras
 
 @pytest.mark.parametrize("name", ["sgopt", "isbert"])
 def test_one_view_has_no_consistency(name):
-    config_class, _, training_class = method(name)
-    config = config_class(backbone_config=tiny_config("bert"), rank_consistency_weight=1.0)
     with pytest.raises(ValueError, match=f"rank_consistency_weight: {name} encodes one view .*; set .*: 0"):
-        training_class(config)
+        training_model(name, rank_consistency_weight=1.0)

@@ -137,12 +137,11 @@ def test_outputs_can_be_a_tuple_and_have_what_is_asked_for(model):
 
 
 def test_input_that_a_vector_cannot_be_pooled_from_is_refused(model):
-    with pytest.raises(ValueError, match="needs a mask token in every row; use the tokenizer saved with this model"):
-        model(input_ids=torch.tensor([[5, 6]]))
+    mask = model.mask_token_id
+    for row in ([1, mask + 1], [1, 2], [mask + 1, mask + 1]):  # tokens of smaller and of larger ids
+        with pytest.raises(ValueError, match="needs a mask token in every row; use the tokenizer saved with this"):
+            model(input_ids=torch.tensor([[mask, mask], row]))
     with pytest.raises(ValueError, match="inputs_embeds: prompt pooling needs the mask token; pass input_ids"):
         model(inputs_embeds=torch.zeros(1, 2, 32))
     with pytest.raises(ValueError, match="input_ids: not given"):
         model()
-    batch = model.tokenizer(TEXTS[1:3], padding=True, padding_side="left", return_tensors="pt")
-    with pytest.raises(ValueError, match="a row begins with padding"):
-        model(**batch)

@@ -39,13 +39,6 @@ def test_two_views_of_a_sentence_differ_only_by_dropout():
     assert not torch.allclose(first, second)
 
 
-def test_projection_at_test_decides_whether_the_projection_is_kept():
-    for kept in (False, True):
-        model = simcse(projection_at_test=kept)
-        assert any("projection" in name for name in model.model.state_dict()) == kept
-        assert any(name.startswith("projection") for name in model.state_dict()) != kept
-
-
 @pytest.mark.parametrize("pooling", ["cls", "first_last_mean", "last2_mean"])
 def test_hidden_states_are_returned_if_the_call_or_the_configuration_asks(pooling):
     torch.manual_seed(0)
@@ -74,13 +67,6 @@ def test_without_an_attention_mask_all_tokens_of_labelled_pairs_are_attended():
     torch.testing.assert_close(
         model(nli_input_ids=ids).loss, model(nli_input_ids=ids, nli_attention_mask=torch.ones_like(ids)).loss
     )
-
-
-def test_the_mlm_loss_is_added_with_its_weight():
-    model = simcse(mlm_weight=0.5, mlm_probability=0.9, mask_token_id=4, special_token_ids=[0, 2, 3, 4])
-    output = model.eval()(**batch())
-    expected = output.losses["contrastive"] + 0.5 * output.losses["mlm"]
-    torch.testing.assert_close(output.loss, expected)
 
 
 @pytest.mark.parametrize("probability", [0.5, 1e-9])

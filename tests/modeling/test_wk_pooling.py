@@ -4,10 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from csezoo.modeling import SimCSEConfig
 from csezoo.modeling.pooling import pool
 from csezoo.modeling.serving.own_form_csezoo import wk_pool
-from tests.conftest import tiny_config
 
 LENGTHS = [6, 3, 2]
 
@@ -72,8 +70,3 @@ def test_float32_is_close_to_float64():
     hidden_states = states(12)
     single = wk_pool(tuple(state.float() for state in hidden_states), mask())
     np.testing.assert_allclose(single.numpy(), wk_pool(hidden_states, mask()).numpy(), rtol=1e-4, atol=1e-5)
-
-
-def test_one_layer_is_refused():
-    with pytest.raises(ValueError, match="wk compares layers"):
-        SimCSEConfig(backbone_config=tiny_config("bert", num_hidden_layers=1), pooling="wk")

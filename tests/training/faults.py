@@ -24,7 +24,7 @@ class Stopped(BaseException):
 
 @dataclass
 class AtRecord:
-    """Strikes when the training process logs a line that begins with `text`, for the n-th time."""
+    """Strikes when the training process logs a line with `text`, for the n-th time."""
 
     text: str
     strike: Callable[[], None]
@@ -36,7 +36,7 @@ class AtRecord:
         logging.getLogger("csezoo").addHandler(handler)
 
     def emit(self, record: logging.LogRecord) -> None:
-        if record.getMessage().startswith(self.text):
+        if self.text in record.getMessage():
             self.occurrence -= 1
             if self.occurrence == 0:
                 self.strike()
@@ -52,30 +52,16 @@ def terminate() -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
+def kill_later(seconds: float) -> None:
+    """SIGKILL, some seconds later."""
+    Timer(seconds, os.kill, (os.getpid(), signal.SIGKILL)).start()
+
+
 def fill_disk(after: Path) -> None:
     """Once `after` is there, the file system lets no file grow beyond 50 kB. A thread may still be writing it."""
     while not after.exists():
         time.sleep(0.01)
     resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, resource.RLIM_INFINITY))
-
-
-@dataclass
-class KilledAfter:
-    """Killed (SIGKILL) some seconds after the training process logs a line with `text` for the n-th time."""
-
-    text: str
-    occurrence: int
-    seconds: float
-
-    def install(self) -> None:
-        handler = logging.Handler()
-        handler.emit = self.emit
-        logging.getLogger("csezoo").addHandler(handler)
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.occurrence -= self.text in record.getMessage()
-        if self.occurrence == 0:
-            Timer(self.seconds, os.kill, (os.getpid(), signal.SIGKILL)).start()
 
 
 @dataclass

@@ -6,6 +6,7 @@ import random
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -24,6 +25,7 @@ from ..evaluation.suites import encode_once
 from ..evaluation.tasks.sts import PairTask
 from ..quickstart.base import SPECIAL_TOKENS
 from ..recipes import load_recipe
+from .race import seconds_of
 from .training import Updates, matmul_rate, operations
 
 NAMES = {"diffaug": "diffaug-bert-base-uncased-semi", "diffcse": "diffcse-bert-base-uncased-sts"}
@@ -166,14 +168,11 @@ def measure(setting: Setting, files: dict[str, str], steps: int) -> Iterator[dic
     """Yield the figures of a setting for each layout."""
     updates = prepare(setting, files, steps)
     on_gpu = updates.accelerator.device.type == "cuda"
-    layouts = ["compiled"] if setting.compiled else ["padded", "packed"]
-    for layout in layouts:
+    for layout in ["compiled"] if setting.compiled else ["padded", "packed"]:
         compiling = {}
         if layout == "compiled":
             torch._dynamo.reset()  # it compiles nothing again after eight models
-            started = time.perf_counter()
-            updates.run()
-            compiling = {"compiling": time.perf_counter() - started}
+            compiling = {"compiling": seconds_of(updates.run)}
         else:
             updates.built.model.compute_padding(layout == "padded")
         if on_gpu:
@@ -197,10 +196,8 @@ def against_passes(updates: Updates, seconds: float) -> dict[str, Any]:
     """Return R, the time of an update against that of its bare encoder passes, and its operations per second."""
     batches = list(updates.batches())[:4]
     passes = updates.needed_passes(batches)
-    updates.run_passes(passes)
-    started = time.perf_counter()
-    updates.run_passes(passes)
-    bare = (time.perf_counter() - started) / len(batches)
+    updates.run_passes(passes)  # the first run is the slowest
+    bare = seconds_of(partial(updates.run_passes, passes)) / len(batches)
     counted = operations(lambda: updates.run_passes(passes[:1]))
     share = counted / seconds / matmul_rate(updates.accelerator)
     return {"R": seconds / bare, "share": share}
@@ -208,17 +205,11 @@ def against_passes(updates: Updates, seconds: float) -> dict[str, Any]:
 
 def measure_encoding(files: dict[str, str], size: str) -> dict[str, Any]:
     """Return texts per second of `encode` in float32 and bf16, and the seconds of an evaluation as in training."""
-    AcceleratorState._reset_state()
     built = prepare(Setting("simcse", 2, "no"), files, 1).built
     serving, tokenizer = built.model.serving_model().eval(), built.serving_tokenizer
     texts = sentences(TO_ENCODE[size], size, seed=1)
     pairs = list(zip(*(sentences(TO_COMPARE, size, seed=seed) for seed in (2, 3)), strict=True))
     task = PairTask("pairs", pairs, [float(number % 6) for number in range(TO_COMPARE)], "random")
-
-    def timed(run: Any) -> float:
-        started = time.perf_counter()
-        run()
-        return time.perf_counter() - started
 
     def encode(some: list[str]) -> Any:
         return serving.encode(some, tokenizer, batch_size=128)
@@ -227,9 +218,9 @@ def measure_encoding(files: dict[str, str], size: str) -> dict[str, Any]:
     for precision, dtype in (("float32", torch.float32), ("bfloat16", torch.bfloat16)):
         serving.to(dtype)
         encode(texts[:200])
-        figures["encoding"][precision] = len(texts) / timed(lambda: encode(texts))
+        figures["encoding"][precision] = len(texts) / seconds_of(lambda: encode(texts))
         if precision == "float32":
-            figures["evaluation"] = timed(lambda: task.results(encode_once(encode, [task])))
+            figures["evaluation"] = seconds_of(lambda: task.results(encode_once(encode, [task])))
     return figures
 
 

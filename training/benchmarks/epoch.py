@@ -15,6 +15,7 @@ from ..files import flush
 from ..hub import sha256
 from ..loop.background import host_copies
 from ..recipes import Recipe
+from .race import seconds_of
 from .training import Updates, matmul_rate, operations
 
 # Parts of the names of operators that multiply matrices, attention among them. All others go element by element.
@@ -40,10 +41,7 @@ def benchmark_epoch(recipe: Recipe, *, steps: int = 10) -> dict[str, Any]:
     """
     updates = Updates(recipe, steps + 1)
     seconds = updates.time(warm=1) / steps
-    started = time.perf_counter()
-    batches = len(list(updates.batches()))
-    accumulated = recipe.gradient_accumulation_steps
-    data = accumulated * (time.perf_counter() - started) / batches
+    data = seconds_of(lambda: list(updates.batches())) / updates.steps
     operators = profiled(updates, seconds)
     products = sum(each for name, each in operators.items() if is_product(name))
     copying, writing = checkpoint_seconds(updates)
@@ -62,7 +60,7 @@ def benchmark_epoch(recipe: Recipe, *, steps: int = 10) -> dict[str, Any]:
         "update": update,
         "parts": parts,
         "floor": counted / matmul_rate(updates.accelerator),
-        "epoch": update * SENTENCES / (recipe.batch_size * accumulated),
+        "epoch": update * SENTENCES / (recipe.batch_size * recipe.gradient_accumulation_steps),
         "largest": dict(sorted(operators.items(), key=lambda item: -item[1])[:LARGEST]),
         "writing": writing,
     }

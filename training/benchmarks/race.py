@@ -42,6 +42,13 @@ def race(ours: Callable[[], object], usual: Callable[[], object], *, repeats: in
     return {"seconds": seconds, "median": median, "ratio": median["ours"] / median["usual"], "cpu_ratio": cpu_ratio}
 
 
+def seconds_of(run: Callable[[], object]) -> float:
+    """Return the seconds that something takes."""
+    started = time.perf_counter()
+    run()
+    return time.perf_counter() - started
+
+
 def machine() -> dict[str, object]:
     """Return device, processor, system, number of processors, threads and library versions, for the report."""
     hardware: dict[str, object] = {"device": device_name(default_device()), "processor": processor()}

@@ -98,8 +98,7 @@ def serving_model(shape: Shape, base: PretrainedConfig) -> SentenceEncoderModel:
 def _size(shape: Shape, base: PretrainedConfig) -> dict[str, int]:
     with torch.device("meta"):
         tensors = serving_model(shape, base).state_dict().values()
-    sizes = {"parameters": sum(tensor.numel() for tensor in tensors)}
-    return {**sizes, "bytes": sum(tensor.numel() * tensor.element_size() for tensor in tensors)}
+    return {"parameters": sum(each.numel() for each in tensors), "bytes": sum(each.nbytes for each in tensors)}
 
 
 def _layers(shape: Shape, base: PretrainedConfig) -> tuple:

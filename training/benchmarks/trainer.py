@@ -72,8 +72,9 @@ def benchmark_losses(recipe: Recipe, *, steps: int = 5, repeats: int = 5) -> dic
     # The trainer has no batches of similar length.
     recipe = replace(recipe, max_train_sentences=steps * recipe.batch_size, length_window=0)
     updates = Updates(recipe, steps)
+    recipe = replace(updates.recipe, mixed_precision=updates.accelerator.mixed_precision)
     with TemporaryDirectory() as directory:
-        train = prepare_losses(updates.recipe, steps, directory, updates.accelerator.mixed_precision)
+        train = prepare_losses(recipe, steps, directory)
         train()
         updates.run()  # the first run of each is the slowest
         figures = race(train, updates.run, repeats=repeats)
@@ -91,15 +92,14 @@ def prepare_usual(recipe: Recipe, steps: int) -> Callable[[], None]:
 
     def run() -> None:
         with TemporaryDirectory() as directory:
-            pinned = default_device().type == "cuda"
-            arguments = _arguments(recipe, steps, directory, recipe.mixed_precision, dataloader_pin_memory=pinned)
+            arguments = _arguments(recipe, steps, directory, pin_memory=default_device().type == "cuda")
             loss = MultipleNegativesRankingLoss(model, scale=1 / recipe.model.get("temperature", 0.05))
             SentenceTransformerTrainer(model, arguments, train_dataset=rows, loss=loss).train()
 
     return run
 
 
-def prepare_losses(recipe: Recipe, steps: int, directory: str, precision: str) -> Callable[[], object]:
+def prepare_losses(recipe: Recipe, steps: int, directory: str) -> Callable[[], object]:
     """Return a function that trains with the method's loss in a `SentenceTransformerTrainer`, built before."""
     model = sentence_transformer(str(recipe.base_model), recipe.model.get("pooling", "cls"), recipe.max_length)
     from sentence_transformers import SentenceTransformerTrainer
@@ -110,14 +110,13 @@ def prepare_losses(recipe: Recipe, steps: int, directory: str, precision: str) -
     keys = {key: value for key, value in recipe.model.items() if key not in REFUSED}
     loss = ZooLoss(model, recipe.method, generator=recipe.generator, **keys)
     rows = datasets.Dataset.from_dict({"text": load_sentences(recipe)["0"]})
-    accumulated = {"gradient_accumulation_steps": recipe.gradient_accumulation_steps, "dataloader_pin_memory": False}
-    arguments = _arguments(recipe, steps, directory, precision, **accumulated)
+    arguments = _arguments(recipe, steps, directory, pin_memory=False)
     trainer = SentenceTransformerTrainer(model, arguments, train_dataset=rows, loss=loss)
     trainer.remove_callback(trainer.model_card_callback_class)  # it encodes examples, once in a training
     return trainer.train
 
 
-def _arguments(recipe: Recipe, steps: int, directory: str, precision: str | None, **options: Any) -> Any:
+def _arguments(recipe: Recipe, steps: int, directory: str, *, pin_memory: bool) -> Any:
     """Return the arguments of a trainer that makes updates as a recipe does, and no more."""
     from sentence_transformers import SentenceTransformerTrainingArguments
 
@@ -126,14 +125,15 @@ def _arguments(recipe: Recipe, steps: int, directory: str, precision: str | None
         max_steps=steps,
         per_device_train_batch_size=recipe.batch_size,
         learning_rate=recipe.learning_rate,
+        gradient_accumulation_steps=recipe.gradient_accumulation_steps,
         max_grad_norm=recipe.max_grad_norm,
-        bf16=precision == "bf16",
-        fp16=precision == "fp16",
+        bf16=recipe.mixed_precision == "bf16",
+        fp16=recipe.mixed_precision == "fp16",
+        dataloader_pin_memory=pin_memory,
         report_to="none",
         save_strategy="no",
         logging_strategy="no",
         disable_tqdm=True,
-        **options,
     )
 
 

@@ -35,28 +35,28 @@ def results_table(
     pairs, seeds = same_pairs(results), {entry["task"]: entry for entry in summary or []}
     changed = changes(recipe)
     beside = [row for row in comparable(recipe.recipe, changed) if row.scores.keys() & pairs]
-    entries = [(result["task"], result["dataset"], str(result["rows"]), result["value"]) for result in results]
-    tests = tests_only(results)
-    if len(tests) > 1:
-        entries.append((AVERAGE, "", "", average(tests)))
-    before = _scores(baseline["results"]) if baseline else {}
-    header = ["task", "pairs", *([baseline["name"]] if baseline and before else [])]
-    header += ["seeds", "these weights"] if seeds else ["Spearman"]
+    scores = _scores(results)
+    columns: dict[str, dict[str, str]] = {}  # by heading, the cells of the tasks
+    if baseline and baseline["results"]:
+        columns[baseline["name"]] = {task: f"{score:.2f}" for task, score in _scores(baseline["results"]).items()}
+    if seeds:
+        columns["seeds"] = {task: f"{seeds[task]['mean']:.2f} ± {seeds[task]['sd']:.2f}" for task in scores}
+    columns["these weights" if seeds else "Spearman"] = {task: f"{score:.2f}" for task, score in scores.items()}
     if beside:
-        header += ["paper", "distance in sd"] if seeds else ["paper"]
-    header.append("data")  # last, because it is long, and a narrow page shows the first columns
-    rows = []
-    for task, dataset, count, value in entries:
-        cells = [f"{value:.2f}"]
+        paper = beside[0]
+        known = {task: paper.scores[task] for task in scores if task in paper.scores and task in pairs}
+        columns["paper"] = {task: paper.shown(task) for task in known}
         if seeds:
-            cells.insert(0, f"{seeds[task]['mean']:.2f} ± {seeds[task]['sd']:.2f}")
-        if before:
-            cells.insert(0, f"{before[task]:.2f}" if task in before else "")
-        if beside:
-            cells += _paper_cells(task, beside[0], pairs, seeds)
-        if task == AVERAGE:
-            task, cells = f"**{task}**", [cell and f"**{cell}**" for cell in cells]
-        rows.append([plain(task), count, *cells, plain(dataset)])
+            far = {task: distance(seeds[task]["mean"], seeds[task]["sd"], number) for task, number in known.items()}
+            columns["distance in sd"] = {task: f"{deviations:+.1f}" for task, deviations in far.items()}
+    rows = []
+    for result in results:
+        cells = [column.get(result["task"], "") for column in columns.values()]
+        rows.append([plain(result["task"]), str(result["rows"]), *cells, plain(result["dataset"])])
+    if AVERAGE in scores:
+        cells = [column.get(AVERAGE, "") for column in columns.values()]
+        rows.append([f"**{AVERAGE}**", "", *(cell and f"**{cell}**" for cell in cells), ""])
+    header = ["task", "pairs", *columns, "data"]  # which is long, and a narrow page shows the first columns
     protocol = PROTOCOL
     if seeds:
         protocol += f": mean ± standard deviation over {len(recipe.seeds)} seeds, and the score of these weights"
@@ -69,15 +69,6 @@ def _scores(results: list[dict]) -> dict[str, float]:
     """Return the scores of each task, and the average of several tests."""
     scores = {result["task"]: result["value"] for result in results}
     return scores | ({AVERAGE: average(results)} if len(tests_only(results)) > 1 else {})
-
-
-def _paper_cells(task: str, paper: PublishedRow, pairs: set[str], seeds: dict[str, dict]) -> list[str]:
-    known = task in paper.scores and task in pairs
-    cells = [paper.shown(task) if known else ""]
-    if seeds:
-        far = distance(seeds[task]["mean"], seeds[task]["sd"], paper.scores[task]) if known else None
-        cells.append("" if far is None else f"{far:+.1f}")
-    return cells
 
 
 def _paper_lines(
@@ -228,7 +219,7 @@ def _option(key: str, value: object) -> str:
     return " ".join([f"--{key}", *(shlex.quote(as_word(each)) for each in values)])
 
 
-def neighbours_table(neighbours: Sequence[dict], before: str = "before training") -> str:
+def neighbours_table(neighbours: Sequence[dict], before: str) -> str:
     """Return the table of nearest sentences before and after training, with their cosines."""
     rows = [
         [plain(row["query"]), *(f"{row[side]['cosine']:.2f} {plain(row[side]['sentence'])}" for side in SIDES)]
@@ -249,8 +240,8 @@ def cost_table(runs: Sequence[dict]) -> str:
         rows.append(["speed", f"{speed:.0f} training rows per second"])
     memory = []
     for name, key in (("process", "peak_rss_bytes"), ("GPU", "peak_device_bytes")):
-        if first[key]:
-            memory.append(f"{max(training[key] for training in trainings) / 2**30:.1f} GiB ({name})")
+        if recorded := [training[key] for training in trainings if training[key]]:  # seeds may be of two machines
+            memory.append(f"{max(recorded) / 2**30:.1f} GiB ({name})")
     machine = runs[0]["machine"]
     where = f"{machine['device']}, processes: {first['processes']}, precision: {first['precision']}"
     if "threads" in machine:  # two of the zoo's runs did not record them

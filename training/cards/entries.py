@@ -24,7 +24,6 @@ from .released_card import released_card
 from .results_files import column, newest
 from .serving import Shape, read_serving, shape_of
 
-IDEAS_AT = "../ideas/"
 # The names of the averages in the index and in `results.csv`.
 AVERAGES = {AVERAGE: STS_AVERAGE, TRANSFER_AVERAGE: "transfer average"}
 TASKS = (DEV_TASK, *STS_TASKS, *TRANSFER_TASKS, AVERAGES[TRANSFER_AVERAGE])
@@ -88,7 +87,7 @@ def _measured(run: Path) -> Entry:
     try:
         pictures = [name for name in PICTURES if (run / name).is_file()]
         where = f"model_cards/{run.name}" if adapter else None
-        card = model_card(recipe, report, pictures=pictures, ideas_at=IDEAS_AT, published=False, adapter=where)
+        card = model_card(recipe, report, pictures=pictures, published=False, adapter=where)
         status = LOADABLE if adapter else MEASURED
         model = _described(recipe, run.name, status, trained=trained(recipe))
         rank = read_json(run / ADAPTER)["r"] if adapter else 0
@@ -125,13 +124,13 @@ def _released(name: str) -> Entry:
     family = "roberta" if "roberta" in entry.base_model else "bert"
     values["prompts"] = [kind.prompts[family]] if kind.prompts else None
     lines = _published(published_rows(reversed(entry.scores)))  # the first row of a suite is the file's own
-    card = released_card(name, kind, entry, ideas_at=IDEAS_AT)
+    card = released_card(name, kind, entry)
     return Entry(model, shape_of(entry.base_model, kind.method, values), card, lines)
 
 
 def _recipe_only(name: str, changed: list[Model]) -> Entry:
     recipe = load_recipe(name)
-    card = recipe_card(recipe, ideas_at=IDEAS_AT, changed=changed)
+    card = recipe_card(recipe, changed=changed)
     return Entry(_described(recipe, name, RECIPE_ONLY), _shape(recipe), card, _published(published(name)))
 
 

@@ -37,6 +37,8 @@ UNTRAINED = f"{RECIPE_ONLY}. The command below makes the weights."
 UNPUBLISHED = (
     f"{MEASURED}. The weights are not published. REPOSITORY is `best/` of the run that the command below makes."
 )
+# From a card in the directory of the cards to the pictures that explain the methods' ideas.
+IDEAS_AT = "../ideas/"
 NO_COST = "Time, memory, precision and number of processes were not recorded for this run."
 TAGS = ["sentence-transformers", "sentence-embeddings", "feature-extraction"]
 
@@ -51,7 +53,6 @@ def model_card(
     report: dict[str, Any],
     *,
     pictures: Sequence[str] = (),
-    ideas_at: str = "",
     published: bool = True,
     adapter: str | None = None,
 ) -> ModelCard:
@@ -62,8 +63,8 @@ def model_card(
         report: what its `results.json` has; empty before it is finished. Of several seeds, the best one's results are
             those of the weights. Without training and machine, the card says that the cost is not known.
         pictures: names of the pictures beside the card, out of `PICTURES`.
-        ideas_at: path from the card to the pictures of the methods' ideas, with a slash at its end.
         published: whether the weights are beside the card, or will be on the Hub. The card says so if they are not.
+            The pictures of the methods' ideas are beside the card then, and otherwise in `IDEAS_AT`.
         adapter: where the adapter is that is beside the card instead of the weights: its directory, or its Hub id.
     """
     results, summary = report.get("results", []), report.get("summary")
@@ -76,7 +77,7 @@ def model_card(
         _metadata(recipe, results, bool(adapter)),
         status=None if published or adapter else UNPUBLISHED,
         **_of_recipe(recipe, runs),
-        ideas_at=ideas_at,
+        ideas_at="" if published else IDEAS_AT,
         path="REPOSITORY",
         adapter=adapter,
         base=recipe.base_model,
@@ -90,14 +91,14 @@ def model_card(
     )
 
 
-def recipe_card(recipe: Recipe, *, ideas_at: str, changed: Sequence[Model] = ()) -> ModelCard:
+def recipe_card(recipe: Recipe, *, changed: Sequence[Model] = ()) -> ModelCard:
     """Return the card of a recipe that has not been trained: its methods, and the numbers of the papers."""
     tables = [f"Runs with other settings:\n\n{models_table(changed)}"] if changed else []
     return fill_card(
         _metadata(recipe, [], False),
         status=UNTRAINED,
         **_of_recipe(recipe, []),
-        ideas_at=ideas_at,
+        ideas_at=IDEAS_AT,
         path=f"runs/{recipe.name}/best",
         results="\n\n".join([*tables, published_tables(recipe.name)]),
     )

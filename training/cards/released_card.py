@@ -11,18 +11,12 @@ from ..recipes.released import STATUS, Kind, Released
 from ..tables import markdown_table
 from .card_tables import score_tables
 from .method_texts import BIASES, DATA_LIMITS, UNCASED, ideas, method_entries
-from .model_card import TAGS, fill_card, no_plain_form
+from .model_card import IDEAS_AT, TAGS, fill_card, no_plain_form
 from .published import published_rows
 
 
 def released_card(
-    name: str,
-    kind: Kind,
-    entry: Released | None,
-    receipt: dict[str, Any] | None = None,
-    *,
-    stated: str | None = None,
-    ideas_at: str | None = None,
+    name: str, kind: Kind, entry: Released | None, receipt: dict[str, Any] | None = None, *, stated: str | None = None
 ) -> ModelCard:
     """Return the card of a released checkpoint, or of another one of its kind.
 
@@ -49,8 +43,8 @@ def released_card(
         ),
         title=title if receipt else name,
         status=f"{STATUS}." if entry else None,
-        pictures=ideas(kind.texts) if ideas_at else [],
-        ideas_at=ideas_at,
+        pictures=[] if receipt else ideas(kind.texts),
+        ideas_at=IDEAS_AT,
         description="\n\n".join(method_entries()[text]["description"] for text in kind.texts),
         origin=_origin(name, receipt),
         convert=None if receipt else name,

@@ -145,8 +145,6 @@ def format_rows(rows: list[Row], kind: str = "markdown") -> str:
         | a | 70.00 |
         | b | 71.00 ± 0.10 |
     """
-    if kind not in FORMATS:
-        raise UserError(f"format: {kind!r} must be one of {', '.join(FORMATS)}")
     columns = list(dict.fromkeys(column for _, cells in rows for column in cells))
     columns.sort(key=lambda column: column == AVERAGE)  # the average is the last column
     table = [["model", *columns], *([name, *(cells.get(column, "") for column in columns)] for name, cells in rows)]

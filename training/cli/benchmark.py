@@ -26,10 +26,11 @@ RECIPE.add_argument("recipe", metavar="RECIPE", help="name of a recipe, or a YAM
 def add_commands(command: Command) -> None:
     added = command(
         "benchmark",
-        None,
+        run,
         "time a part of the zoo against the usual way to do the same work, or record how much memory it uses",
         "csezoo benchmark sts --model runs/quickstart/best --data SentEval/data",
     )
+    added.set_defaults(recipe_keys={}, picture=None, keeps_freed_memory=False)
     kinds = added.add_subparsers(required=True, metavar="BENCHMARK")
 
     def kind(
@@ -45,14 +46,13 @@ def add_commands(command: Command) -> None:
 
         Args:
             steps: default of `--steps`; None for a benchmark that has no such option.
-            settings: how `run` calls it, where that is not the usual way.
+            settings: how `run` calls it, where that is not the default of `csezoo benchmark`.
         """
         takes_keys = RECIPE in shared
         summary += "; keys of the recipe can follow, such as --batch_size 64" if takes_keys else ""
         chosen = kinds.add_parser(name, help=summary, parents=shared, allow_abbrev=False)
         chosen.description, chosen.epilog = summary, f"example: csezoo benchmark {name} {example}"
-        usual: dict[str, Any] = {"recipe_keys": {}, "picture": None, "keeps_freed_memory": False}
-        chosen.set_defaults(run=run, kind=name, benchmark=benchmark, takes_keys=takes_keys, **{**usual, **settings})
+        chosen.set_defaults(kind=name, benchmark=benchmark, takes_keys=takes_keys, **settings)
         if steps is not None:
             chosen.add_argument(
                 "--steps", type=whole(), default=steps, help=f"optimizer steps of a run (default: {steps})"

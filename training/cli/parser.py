@@ -12,6 +12,9 @@ from typing import NoReturn
 from ..errors import UserError, exit_with_one_line
 from . import benchmark, browsing, embedding, evaluation, new_method, pairs, pictures, publishing, reproducing, tuning
 
+# In the order of `csezoo --help`.
+GROUPS = (evaluation, reproducing, tuning, embedding, pairs, benchmark, pictures, publishing, browsing, new_method)
+
 
 class Parser(argparse.ArgumentParser):
     """A parser whose errors are one line, without the usage above it."""
@@ -64,17 +67,6 @@ def build_parser() -> argparse.ArgumentParser:
         "train a recipe in one process (for several processes: accelerate launch -m csezoo.training.train)",
         "csezoo train simcse-bert-base-uncased --train_file sentences.txt --eval_data none",
     )
-    for group in (
-        evaluation,
-        reproducing,
-        tuning,
-        embedding,
-        pairs,
-        benchmark,
-        pictures,
-        publishing,
-        browsing,
-        new_method,
-    ):
+    for group in GROUPS:
         group.add_commands(command)
     return parser

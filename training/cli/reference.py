@@ -70,10 +70,6 @@ def fill(page: str, mark: str, text: str) -> str:
     return re.sub(f"{start}.*?{end}", lambda _: f"{start}\n\n{text}\n\n{end}", page, flags=re.DOTALL)
 
 
-def main(path: str) -> None:
-    file = Path(path)
-    file.write_text(filled(file.read_text(encoding="utf-8")), encoding="utf-8")
-
-
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    file = Path(sys.argv[1])
+    file.write_text(filled(file.read_text(encoding="utf-8")), encoding="utf-8")

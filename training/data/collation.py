@@ -42,7 +42,6 @@ def tokenize(
     Raises:
         UserError: a method with text prefixes got more than one column.
     """
-
     backend = tokenizer.backend_tokenizer
     backend.no_padding()
 
@@ -110,7 +109,7 @@ class ViewCollator:
 
     templates: list[Template]
     pad_token_id: int
-    view_columns: Callable[[int], list[int]]
+    view_columns: Callable[[int], Iterable[int]]
     edit_sentence: Callable[[list[list[int]], Random], list[list[int]]] | None = None
     tokenize: Callable[[dict], dict] | None = None
     edits_special_tokens: bool = False

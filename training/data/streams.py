@@ -196,8 +196,7 @@ class StreamedBatches(torch.utils.data.IterableDataset):
         generator = self._generator(f"block {self.position.block}")
         rows = torch.randperm(len(block), generator=generator)
         lengths = torch.tensor([max(len(text) for text in row.values()) for row in block])
-        options: dict[str, Any] = {"window": self.length_window, "lengths": lengths, "generator": generator}
-        return cut_into_batches(rows, len(self.share), **options)
+        return cut_into_batches(rows, len(self.share), window=self.length_window, lengths=lengths, generator=generator)
 
     def _generator(self, purpose: str) -> torch.Generator:
         draw = Random(f"{self.seed} {self.position.epoch} {purpose}").getrandbits(63)

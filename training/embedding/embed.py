@@ -19,10 +19,6 @@ from ..evaluation.sentence_vectors import Encode, shortened, vectors_of
 from ..files import create_directory
 from .shards import finished_shards, is_damaged, read_receipt, shard_names, write_shard
 
-# What the embeddings depend on. Shards of another size would skip rows or repeat them.
-DECISIVE: tuple[str, ...] = ("model_sha256", "pooling", "dtype", "normalize", "text_sha256", "shard_size", "format")
-DECISIVE += ("truncate_dim", "precision")  # only in the receipts of embeddings that were cut or quantised
-
 
 def embed_file(
     encode: Encode,
@@ -52,20 +48,22 @@ def embed_file(
     Returns:
         The number of rows and the number of shards.
     """
-    rows, checksums = survey(stream_texts(file, column), shard_size)
-    if rows == 0:
+    # All texts are read once, so that a bad row is found before any work.
+    read = [(len(texts), checksum) for texts, checksum in checked_windows(stream_texts(file, column), shard_size)]
+    if not read:
         raise UserError(f"{file} contains no texts; give a file with at least one text")
+    lengths, checksums = zip(*read, strict=True)
     choices = {"normalize": normalize, "text_sha256": checksums[-1], "shard_size": shard_size, "format": file_format}
     choices |= {} if truncate_dim is None else {"truncate_dim": truncate_dim}
     choices |= {} if precision == "float32" else {"precision": precision}
     shard_receipt = {**receipt, **choices}
     create_directory(directory, "to")
-    names = shard_names(rows, shard_size, file_format)
-    finished = finished_shards(directory, shard_receipt, DECISIVE, names)
+    names = shard_names(len(read), file_format)
+    finished = finished_shards(directory, shard_receipt, names)
     state = PartialState()
     # Shards are assigned by number. The missing ones change while other processes write.
     numbers = range(state.process_index, len(names), state.num_processes)
-    sizes = {number: min(shard_size, rows - number * shard_size) for number in numbers}
+    sizes = {number: lengths[number] for number in numbers}
     own = {names[number] for number in numbers}
     finished -= {name for name in own & finished if is_damaged(directory / name)}
     missing = {number: size for number, size in sizes.items() if names[number] not in finished}
@@ -96,28 +94,17 @@ def embed_file(
                 embeddings = quantize_embeddings(torch.from_numpy(embeddings), precision, ranges).numpy()
                 write_shard(directory / names[number], number * shard_size, texts, embeddings, shard_receipt)
                 bar.update(len(texts))
-    return rows, len(names)
-
-
-def survey(texts: Iterable[str], size: int) -> tuple[int, list[str]]:
-    """Read all texts once, so that a bad row is found before any work.
-
-    Returns:
-        Their number, and the checksum of all texts up to the end of each window; the last one is that of all.
-
-    Example:
-        >>> survey(["a", "b"], 2) == survey(["a\\nb"], 2)
-        False
-    """
-    rows, checksums = 0, []
-    for window, checksum in checked_windows(texts, size):
-        rows += len(window)
-        checksums.append(checksum)
-    return rows, checksums
+    return sum(lengths), len(names)
 
 
 def checked_windows(texts: Iterable[str], size: int) -> Iterator[tuple[list[str], str]]:
-    """Yield windows of consecutive texts, each with the checksum of all texts up to its end."""
+    """Yield windows of consecutive texts, each with the checksum of all texts up to its end.
+
+    Example:
+        >>> [(_, one)], [(_, other)] = (list(checked_windows(texts, 2)) for texts in (["a", "b"], ["a\\nb"]))
+        >>> one == other
+        False
+    """
     digest, left = hashlib.sha256(), iter(texts)
     while window := list(islice(left, size)):
         for encoded in map(str.encode, window):

@@ -19,16 +19,18 @@ from ..files import replace_file
 
 KEY = "csezoo"  # key of the receipt in the metadata
 CHECKSUM = "vectors_sha256"  # key of the receipt, for `is_damaged`
+# What the embeddings depend on. Shards of another size would skip rows or repeat them.
+DECISIVE: tuple[str, ...] = ("model_sha256", "pooling", "dtype", "normalize", "text_sha256", "shard_size", "format")
+DECISIVE += ("truncate_dim", "precision")  # only in the receipts of embeddings that were cut or quantised
 
 
-def shard_names(rows: int, shard_size: int, file_format: str) -> list[str]:
+def shard_names(count: int, file_format: str) -> list[str]:
     """Return the file names of all shards in the order of their rows. The names sort, and show whether one is missing.
 
     Example:
-        >>> shard_names(25, 10, "parquet")
+        >>> shard_names(3, "parquet")
         ['part-00000-of-00003.parquet', 'part-00001-of-00003.parquet', 'part-00002-of-00003.parquet']
     """
-    count = -(-rows // shard_size)
     return [f"part-{number:05d}-of-{count:05d}.{file_format}" for number in range(count)]
 
 
@@ -70,7 +72,7 @@ def write_shard(path: Path, first_row: int, texts: list[str], embeddings: np.nda
         ) from error
 
 
-def finished_shards(directory: Path, receipt: dict, decisive: tuple[str, ...], names: list[str]) -> set[str]:
+def finished_shards(directory: Path, receipt: dict, names: list[str]) -> set[str]:
     """Return the names of the shards that a directory already contains. A damaged one of `names` may be among them."""
     paths = [path for path in directory.glob("*") if path.suffix[1:] in FORMATS and not path.name.startswith(".")]
     for path in sorted(paths):
@@ -80,7 +82,7 @@ def finished_shards(directory: Path, receipt: dict, decisive: tuple[str, ...], n
             if path.name in names and isinstance(error.__cause__, ArrowException | SafetensorError):
                 continue  # a damaged one, which is written again
             raise
-        if differing := [key for key in decisive if existing.get(key) != receipt.get(key)]:
+        if differing := [key for key in DECISIVE if existing.get(key) != receipt.get(key)]:
             name, value = differing[0].removesuffix("_sha256"), existing.get(differing[0])
             raise UserError(
                 f"to: {directory} contains embeddings made with another {name} ({value}); choose another --to"

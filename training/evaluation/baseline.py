@@ -92,10 +92,7 @@ def gain_line(gain: dict[str, Any]) -> str:
     line = f"{gain['of']}: {gain['name']} {gain['before']:.2f}, now {gain['now']:.2f}: {difference:+.2f}"
     if "low" in gain:
         line += f", 95 % interval {gain['low']:+.2f} to {gain['high']:+.2f}"
-    return line if is_better(gain) else f"{line}, {NOT_BETTER} {gain['name']}"
-
-
-NOT_BETTER = "not better than"
+    return line if is_better(gain) else f"{line}, not better than {gain['name']}"
 
 
 def is_better(gain: dict[str, Any]) -> bool:

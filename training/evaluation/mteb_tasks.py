@@ -63,20 +63,24 @@ def run_mteb(
 def model_meta(model: str, receipt: dict, encode: Encode, name: str | None) -> Any:
     """Return MTEB's description of a model, whose loader returns an encoder for MTEB's tasks."""
     from mteb.models import ModelMeta
+    from mteb.models.abs_encoder import AbsEncoder
     from mteb.models.model_meta import ScoringFunction
+
+    class ZooEncoder(AbsEncoder):
+        def encode(self, inputs: Any, **_: Any) -> np.ndarray:
+            return encode([text for batch in inputs for text in batch["text"]])
 
     known = {
         "name": _name(model, name),
         "revision": revision_of(receipt),
-        "loader": lambda *_, **__: mteb_encoder(encode, meta),
+        "loader": lambda *_, **__: ZooEncoder(),
         "framework": ["PyTorch", "Transformers"],
         "similarity_fn_name": ScoringFunction.COSINE,
         "embed_dim": encode(["a"]).shape[1],
         "languages": ["eng-Latn"],
         "open_weights": True,
     }
-    meta: ModelMeta = ModelMeta.create_empty(known)
-    return meta
+    return ModelMeta.create_empty(known)
 
 
 def _name(model: str, name: str | None) -> str:
@@ -104,19 +108,6 @@ def revision_of(receipt: dict) -> str:
     parts += [receipt["pooling"]] if receipt["kind"] == "transformers" else []
     parts += [receipt["dtype"]] if receipt["dtype"] != "float32" else []
     return "-".join(parts)
-
-
-def mteb_encoder(encode: Encode, meta: Any) -> Any:
-    """Return an object with the methods that MTEB calls on a model."""
-    from mteb.models.abs_encoder import AbsEncoder
-
-    class ZooEncoder(AbsEncoder):
-        mteb_model_meta = meta
-
-        def encode(self, inputs: Any, **_: Any) -> np.ndarray:
-            return encode([text for batch in inputs for text in batch["text"]])
-
-    return ZooEncoder()
 
 
 def refuse_format(data: str, model: str, name: str | None) -> None:

@@ -62,12 +62,12 @@ class Similarities:
 
         With several seeds, a correlation is the mean over them.
         """
-        first, second = (self._correlation(cosines, draws) for cosines in (self.first, self.second))
-        return first - second
-
-    def _correlation(self, cosines: np.ndarray, draws: np.ndarray) -> np.ndarray:
         correlation = CORRELATIONS[self.metric]
-        return np.mean([correlation(row[draws], self.gold[draws]) for row in np.atleast_2d(cosines)], axis=0)
+        first, second = (
+            np.mean([correlation(row[draws], self.gold[draws]) for row in np.atleast_2d(cosines)], axis=0)
+            for cosines in (self.first, self.second)
+        )
+        return first - second
 
 
 @dataclass(frozen=True)
@@ -86,9 +86,7 @@ class Scores:
         return (self.first - self.second)[draws].mean(1)
 
 
-def paired_bootstrap(
-    tasks: Sequence[Similarities | Scores], *, resamples: int = 1000, seed: int = 0
-) -> dict[str, float]:
+def paired_bootstrap(tasks: Sequence[Similarities | Scores], *, resamples: int = 1000) -> dict[str, float]:
     """Estimate how certain the difference of two encoders' average scores on the same pairs is.
 
     The pairs, or the queries, of each task are resampled with replacement, and both encoders are scored on each
@@ -112,7 +110,7 @@ def paired_bootstrap(
         >>> paired_bootstrap([Similarities(gold, gold, -gold)], resamples=100)["difference"]
         200.0
     """
-    generator, drawn = np.random.default_rng(seed), np.zeros(resamples)
+    generator, drawn = np.random.default_rng(0), np.zeros(resamples)
     for task in tasks:
         pairs = len(task)
         for start in range(0, resamples, 100):  # a hundred at a time
@@ -176,13 +174,9 @@ def compare(
 
 def _counting(tasks: Sequence[PairTask | SearchTask]) -> list[bool]:
     """Return which tasks count in the average: not one whose pairs are all in another task, or in an earlier one."""
-    pairs = [frozenset(task.pairs) if isinstance(task, PairTask) else None for task in tasks]
-
-    def is_in(mine: frozenset, other: frozenset, earlier: bool) -> bool:
-        return mine < other or (earlier and mine == other)
-
+    pairs = [frozenset(task.pairs) if isinstance(task, PairTask) else frozenset() for task in tasks]
     return [
-        not any(is_in(mine, other, j < i) for j, other in enumerate(pairs) if mine and other and j != i)
+        not mine or not any(mine < other or (mine == other and j < i) for j, other in enumerate(pairs))
         for i, mine in enumerate(pairs)
     ]
 

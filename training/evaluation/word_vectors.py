@@ -46,7 +46,10 @@ def load_word_vectors(path: str) -> tuple[CountingEncoder, dict[str, Any]]:
     References:
         Pennington et al. 2014, "GloVe: Global Vectors for Word Representation".
     """
-    vectors, digest = _read(Path(path))
+    try:
+        vectors, digest = _read(Path(path))
+    except UNREADABLE as error:  # such as a download that was cut off
+        raise UserError(f"{path} cannot be read ({one_line(error)})") from error
     size = len(next(iter(vectors.values())))
 
     def mean(text: str) -> np.ndarray:
@@ -96,13 +99,6 @@ def _with_receipt(
 
 
 def _read(path: Path) -> tuple[dict[str, np.ndarray], str]:
-    try:
-        return _read_lines(path)
-    except UNREADABLE as error:  # such as a download that was cut off
-        raise UserError(f"{path} cannot be read ({one_line(error)})") from error
-
-
-def _read_lines(path: Path) -> tuple[dict[str, np.ndarray], str]:
     vectors: dict[str, np.ndarray] = {}
     digest, size = hashlib.sha256(), 0
     with path.open("rb") as raw, tqdm(total=path.stat().st_size, unit="B", unit_scale=True, desc=path.name) as bar:

@@ -116,7 +116,7 @@ def padding_moves(serving: SentenceEncoderModel, tokenizer: PreTrainedTokenizerB
     with forked_rng(serving.device), torch.no_grad():
         serving.eval()
         serving.compute_padding()
-        alone = serving.encode_tokens(ids)[0].last_hidden_state
+        alone = serving.encode_tokens(ids, torch.ones_like(ids))[0].last_hidden_state
         beside = serving.encode_tokens(padded, mask)[0].last_hidden_state[:, : ids.shape[1]]
     serving.train(was_training)
     serving.compute_padding(computed)

@@ -5,12 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
-from transformers import (
-    AutoModelForMaskedLM,
-    PretrainedConfig,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-)
+from transformers import AutoModelForMaskedLM, PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from csezoo.modeling import SentenceEncoderConfig
 from csezoo.modeling.contrastive.masked_language_modeling import MaskedLMHead, MaskedLMTransform

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import psutil
@@ -24,9 +24,13 @@ def refuse_oversized(name: str, config: dict[str, object], make: Callable[[], to
         config: of the model. The number of layers is limited too, because a layer needs memory beside its tensors.
         make: builds the model; called here without allocating tensors.
     """
-    if wrong := not_finite(config):
-        raise UserError(f"{name}: its configuration has {wrong}, which is not a finite number; check its config.json")
-    layers = most_layers(config)
+    settings = list(_settings(config))
+    for key, value in settings:
+        if isinstance(value, float) and not math.isfinite(value):
+            raise UserError(
+                f"{name}: its configuration has {key}: {value}, which is not a finite number; check its config.json"
+            )
+    layers = max((value for key, value in settings if key.endswith("layers") and isinstance(value, int)), default=0)
     if layers > MOST_LAYERS:
         raise UserError(f"{name}: its configuration has {layers:,} layers; at most {MOST_LAYERS:,} are allowed")
     with torch.device("meta"):
@@ -57,18 +61,10 @@ def refuse_oversized_checkpoint(name: str, auto_class: Any = AutoModel, revision
     refuse_oversized(name, config.to_dict(), lambda: auto_class.from_config(config, trust_remote_code=False))
 
 
-def most_layers(config: dict[str, object]) -> int:
-    """Return the largest number of layers in a configuration and the configurations nested in it."""
-    nested = [most_layers(value) for value in config.values() if isinstance(value, dict)]
-    layers = [value for key, value in config.items() if isinstance(value, int) and str(key).endswith("layers")]
-    return max(layers + nested, default=0)
-
-
-def not_finite(config: dict[str, object]) -> str | None:
-    """Return a key whose value is nan or infinite, in a configuration or one nested in it; None if there is none."""
+def _settings(config: dict[str, object]) -> Iterator[tuple[str, object]]:
+    """Yield the keys and values of a configuration, and of the configurations nested in it."""
     for key, value in config.items():
-        if isinstance(value, dict) and (wrong := not_finite(value)):
-            return wrong
-        if isinstance(value, float) and not math.isfinite(value):
-            return f"{key}: {value}"
-    return None
+        if isinstance(value, dict):
+            yield from _settings(value)
+        else:
+            yield str(key), value

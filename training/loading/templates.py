@@ -33,18 +33,17 @@ def template_token_ids(tokenizer: PreTrainedTokenizerBase, prompt: str | None = 
     if prompt is None:
         return begin, end
     before, after = prompt.split("{sentence}")
-    if "{mask}" in prompt:
-        after = after.replace("{mask}", tokenizer.mask_token)
 
     def ids(text: str) -> list[int]:
         return tokenizer(text, add_special_tokens=False).input_ids
 
+    begin = [*begin, *ids(before.rstrip())]
     if "{mask}" not in prompt:
-        return [*begin, *ids(before.rstrip())], ids(after)
-    template = [*begin, *ids(before.rstrip())], [*ids(after), *end]
-    if template[1].count(tokenizer.mask_token_id) != 1:
+        return begin, ids(after)
+    end = [*ids(after.replace("{mask}", tokenizer.mask_token)), *end]
+    if end.count(tokenizer.mask_token_id) != 1:
         raise UserError(f"prompts: {prompt!r} must have exactly one mask token with this tokenizer")
-    return template
+    return begin, end
 
 
 def special_ends(tokenizer: PreTrainedTokenizerBase) -> Template:

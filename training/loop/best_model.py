@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import cast
@@ -113,11 +113,6 @@ class BestModel:
         self.best_score = scores[self.best_step]  # type: ignore[index]  # the caller knows that there is one
         self.highest = self.best_score
 
-    def delete_weights(self, checkpoints: Iterable[dict]) -> None:
-        """Delete the weights that none of the checkpoints names."""
-        named = [counters["best_weights"] for counters in checkpoints]
-        self.weights.delete_others({int(step) for steps in named for step in steps})
-
     def _needed_steps(self) -> set[int]:
         best = set() if self.best_step is None else {self.best_step}
         return best | {step for _, step in self.soup.ranked}
@@ -169,34 +164,26 @@ class BestModel:
                 writer.submit(partial(self.weights.write, step, weights))
         wait_for_all()
 
-    def served(self) -> tuple[SentenceEncoderModel, list[int]]:
-        """Load the best weights of the run, or their average, into the serving model.
-
-        Only the main process calls this, after the last update.
+    def write(self, seed: int) -> list[int]:
+        """Write `best/` after the last update, with the best weights of the run or their average.
 
         Returns:
-            The serving model, and the steps that its weights are an average of.
+            The updates that its weights are an average of.
         """
-        serving = self._serving()
-        if self.soup.ranked:
+        recipe, tokenizer = self.recipe, self.built.serving_tokenizer
+        with float32_attention(self.built.model, recipe):
+            serving = self._serving()
 
             def evaluate(weights: Weights) -> float:
                 serving.load_state_dict(weights)
                 return self._dev_score(serving)
 
-            weights, steps, self.best_score = self.soup.average(self.weights.read, evaluate)
-            serving.load_state_dict(weights)
-            return serving, steps
-        steps = [] if self.best_step is None else [self.best_step]
-        for step in steps:
-            serving.load_state_dict(self.weights.read(step))
-        return serving, steps
-
-    def write(self, seed: int) -> list[int]:
-        """Write `best/`, and return the updates that its weights are an average of."""
-        recipe, tokenizer = self.recipe, self.built.serving_tokenizer
-        with float32_attention(self.built.model, recipe):
-            serving, steps = self.served()
+            steps = [] if self.best_step is None else [self.best_step]
+            if self.soup.ranked:
+                weights, steps, self.best_score = self.soup.average(self.weights.read, evaluate)
+                serving.load_state_dict(weights)
+            elif self.best_step is not None:
+                serving.load_state_dict(self.weights.read(self.best_step))
             if recipe.whitening or recipe.flow:
                 self.log.seconds += fit_map(serving, tokenizer, recipe, seed)
             save_repository(self.run / "best", serving, tokenizer, recipe)

@@ -77,16 +77,11 @@ class Build:
         return ViewCollator(
             self.templates,
             cast(int, self.serving_tokenizer.pad_token_id),
-            every_column if labelled else config.view_columns,
+            range if labelled else config.view_columns,  # every column of labelled pairs is a view
             None if labelled else config.edit_sentence,
             partial(tokenize, **self.tokenizing(labelled=labelled)) if texts else None,
             edits_special_tokens=config.edits_special_tokens,
         )
-
-
-def every_column(columns: int) -> list[int]:
-    """Return all columns as views. It has a name, because worker processes receive it."""
-    return list(range(columns))
 
 
 def build(recipe: Recipe) -> Build:

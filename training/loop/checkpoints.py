@@ -283,7 +283,7 @@ def _incomplete(checkpoint: Path) -> str | None:
     """Return what a checkpoint lacks, without reading its tensors, or None if it is complete."""
     try:
         state = read_state(checkpoint)
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return f"{STATE} cannot be read"
     for name, size in state["files"].items():
         path = checkpoint / name
@@ -299,7 +299,7 @@ def _damage(checkpoint: Path) -> str | None:
         return f"it is of step {state['step']}"
     try:
         checksums = json.loads((checkpoint / CHECKSUMS).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return f"{CHECKSUMS} cannot be read"
     if not isinstance(checksums, dict) or {STATE, *state["files"]} - checksums.keys():
         return f"{CHECKSUMS} is incomplete"
@@ -317,12 +317,9 @@ def read_state(checkpoint: Path) -> dict:
     """Return what `state.json` of a checkpoint contains: the run's counters, with `step`, and its receipt.
 
     Raises:
-        OSError, ValueError: it cannot be read, or is not JSON.
+        OSError, ValueError, RecursionError: it cannot be read, or is not such JSON.
     """
-    try:
-        state = json.loads((checkpoint / STATE).read_text(encoding="utf-8"))
-    except RecursionError as error:
-        raise ValueError(f"{checkpoint / STATE} is nested too deeply") from error
+    state = json.loads((checkpoint / STATE).read_text(encoding="utf-8"))
     if not isinstance(state, dict) or {RECEIPT, FITS, "files", "step"} - state.keys():
         raise ValueError(f"{checkpoint / STATE} is not the state of a run")
     return state

@@ -16,7 +16,7 @@ from csezoo.modeling.contrastive.training_model import ForContrastiveLearning
 
 from ..data.teachers import shards_of
 from ..environment import versions
-from ..errors import UserError
+from ..errors import UserError, others
 from ..evaluation.suites import Task
 from ..hub import files_sha256, sha256
 from ..loading.backbones import ABOUT_THE_FILE
@@ -53,10 +53,8 @@ def run_receipt(
     Args:
         built: the training model before its first update, with the weights of the base model and the generator.
     """
-    keys = deciding_keys(recipe)
     installed = versions()
     libraries = {name: installed[name] for name in ("csezoo", "torch", "transformers", "tokenizers")}
-    files = {key: Path(str(keys[key] or "")) for key in ("train_file", "nli_file")}
     directories = [vectors for vectors in recipe.teachers or [] if vectors != BASE_TEACHER]
     return {
         **build_receipt(recipe, seed, built),
@@ -68,11 +66,26 @@ def run_receipt(
         **data.checksums(),
         **({"dataset": files_sha256(data.streamed)} if data.streamed else {}),
         **libraries,
-        **{key: sha256(file) for key, file in files.items() if file.is_file()},
+        **local_checksums(recipe, dev, tests),
         **{f"teacher {n}": files_sha256(shards_of(vectors)) for n, vectors in enumerate(directories, 1)},
-        "dev pairs": _tasks_sha256(dev),
-        "test pairs": _tasks_sha256(tests),
     }
+
+
+def local_checksums(recipe: Recipe, dev: Sequence[Task], tests: Sequence[Task]) -> dict[str, str | None]:
+    """Return the checksums of the local training files of a recipe, and of its dev and test pairs."""
+    keys = deciding_keys(recipe)
+    files = {key: Path(str(keys[key] or "")) for key in ("train_file", "nli_file")}
+    checksums = {key: sha256(file) for key, file in files.items() if file.is_file()}
+    return {**checksums, "dev pairs": _tasks_sha256(dev), "test pairs": _tasks_sha256(tests)}
+
+
+def refuse_changed_data(run: Path, receipt: dict[str, object], checksums: dict[str, str | None]) -> None:
+    """Refuse to show a finished run, by its receipt, whose data have changed since."""
+    if changed := [name for name, checksum in checksums.items() if receipt.get(name) != checksum]:
+        raise UserError(
+            f"{run} is finished, and was trained with {others(changed)}; choose another --output_dir, or use --force "
+            "to take it as it is"
+        )
 
 
 def build_receipt(recipe: Recipe, seed: int, built: Build) -> dict[str, object]:

@@ -61,7 +61,7 @@ from .run_directories import (
     seed_directory,
     seeds_locked,
 )
-from .run_receipt import refuse_mixed_seeds
+from .run_receipt import local_checksums, refuse_changed_data, refuse_mixed_seeds
 from .training_log import TrainingLog
 from .training_loop import train
 
@@ -124,10 +124,13 @@ def _run_seeds(recipe: Recipe, served: ServedEncoder | None, output: Path, accel
                 start_tracker(accelerator, recipe)
             if run is None:
                 continue
-            if (run / "results.json").is_file():
+            finished = receipts(on_main(accelerator, partial(finished_seeds, output, seeds)))
+            if seed in finished:
+                if not recipe.force:
+                    now = local_checksums(recipe, dev, tests)
+                    on_main(accelerator, partial(refuse_changed_data, run, finished[seed], now))
                 logger.info("%s is finished", run)
                 continue
-            finished = receipts(on_main(accelerator, partial(finished_seeds, output, seeds)))
             of_seed = replace(recipe, seeds=seeds)
             try:
                 training = train(of_seed, served, seed, run, accelerator, dev, tests, finished)

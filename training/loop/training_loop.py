@@ -112,9 +112,10 @@ class SeedRun:
 
         def write() -> None:
             flush(log.metrics)
-            counters["best_weights"] = weights.checksums_of(counters["best_weights"])
+            counters["best_weights"] = {step: weights.checksums[step] for step in counters["best_weights"]}
             snapshot.write(directory, step, counters, metrics)
-            self.best.delete_weights(map(read_state, checkpoints(directory, {})))
+            named = [read_state(checkpoint)["best_weights"] for checkpoint in checkpoints(directory, {})]
+            weights.delete_others({int(step) for steps in named for step in steps})
 
         self.writer.submit(write)
 

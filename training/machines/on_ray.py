@@ -6,18 +6,17 @@ import logging
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any
 
 from ..errors import UserError, one_line, refuse_missing
 
 logger = logging.getLogger(__name__)
-Task = TypeVar("Task")
 # How often a task is started again after its worker or its machine was lost; it then resumes. Machines that are often
 # taken away need many retries, but a task that kills its worker each time must end too.
 RETRIES = 20
 
 
-def run_on_ray(work: Callable[[Task], object], tasks: Sequence[Task], launcher: Sequence[str] = ()) -> dict[int, str]:
+def run_on_ray(work: Callable[[Any], object], tasks: Sequence[Any], launcher: Sequence[str]) -> dict[int, str]:
     """Run `work(task)` for each task on a Ray cluster, in the directory of this process.
 
     The cluster is that of `RAY_ADDRESS`, or one that `ray start` has started here, or a new one on this machine. All
@@ -53,7 +52,7 @@ def run_on_ray(work: Callable[[Task], object], tasks: Sequence[Task], launcher: 
     return failed
 
 
-def _in_directory(work: Callable[[Task], object], task: Task, directory: str) -> None:
+def _in_directory(work: Callable[[Any], object], task: Any, directory: str) -> None:
     os.chdir(directory)
     logging.basicConfig(level=logging.WARNING, format="%(message)s", force=True)
     logging.getLogger("csezoo").setLevel(logging.INFO)

@@ -11,12 +11,11 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 from ..errors import UserError, one_line, refuse_missing
 
 logger = logging.getLogger(__name__)
-Task = TypeVar("Task")
 WAIT = 10  # seconds between two looks at the queue
 TIME = "4:00:00"  # of a task where the options give none
 REQUEUES = 1000  # of a task that is over its time
@@ -25,13 +24,13 @@ LEAST_TIME = 5
 
 
 @dataclass
-class Resuming(Generic[Task]):
+class Resuming:
     """What a job runs. submitit calls `checkpoint` when the job gets a signal, and queues the job again."""
 
-    work: Callable[[Task], object]
+    work: Callable[[Any], object]
     directory: str
 
-    def __call__(self, task: Task) -> str | None:
+    def __call__(self, task: Any) -> str | None:
         """Run the task, and return the reason if it fails."""
         os.chdir(self.directory)
         logging.getLogger("csezoo").setLevel(logging.INFO)
@@ -41,7 +40,7 @@ class Resuming(Generic[Task]):
             return str(error)
         return None
 
-    def checkpoint(self, task: Task) -> Any:
+    def checkpoint(self, task: Any) -> Any:
         """Return what the queued job runs: the same, because it resumes by itself."""
         from submitit.helpers import DelayedSubmission
 
@@ -50,7 +49,7 @@ class Resuming(Generic[Task]):
 
 
 def run_on_slurm(
-    work: Callable[[Task], object], tasks: Sequence[Task], folder: Path, *, name: str, options: Sequence[str] = ()
+    work: Callable[[Any], object], tasks: Sequence[Any], folder: Path, *, name: str, options: Sequence[str]
 ) -> dict[int, str]:
     """Submit `work(task)` for each task as one job array, and wait until the queue has none of them.
 

@@ -167,12 +167,7 @@ def _same(path: Path, there: RepoSibling) -> bool:
 
 
 def _commit(
-    api: HfApi,
-    to: str,
-    known: ModelInfo | None,
-    operations: list[Operation],
-    private: bool,
-    create_pr: bool,
+    api: HfApi, to: str, known: ModelInfo | None, operations: list[Operation], private: bool, create_pr: bool
 ) -> tuple[str, str, str]:
     """Create the repository and the commit where needed; return the commit's hash, its revision, and a URL."""
     try:

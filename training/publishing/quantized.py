@@ -17,6 +17,7 @@ from csezoo.modeling.serving.modeling_csezoo import CsezooModel
 
 from ..evaluation import evaluate
 from ..evaluation.report import average, format_table
+from ..evaluation.sentence_vectors import Encode
 from ..evaluation.tasks.sts import unit_vectors
 from .onnx_graph import INPUTS
 
@@ -26,7 +27,6 @@ FILE = "model_int8.onnx"  # the name by which transformers.js and embed-anything
 OPENVINO_FILE = "openvino_model_qint8_quantized.xml"  # the name that sentence-transformers gives it
 BATCH_SIZE = 32
 ROUNDS = 5
-Encode = Callable[[list[str]], np.ndarray]
 NOT_MEASURED = "What it costs on STS was not measured: `--data` of `csezoo export` measures it."
 # What speed and similarity are measured on: 96 sentences of 5 to 20 words.
 MEASURED_TEXTS = [

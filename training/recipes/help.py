@@ -25,10 +25,9 @@ def describe_keys() -> str:
     return "\n\n".join(_describe_group(group, keys) for group, keys in _groups(recipe_keys()))
 
 
-def describe_recipe(name: str, overrides: dict[str, object] | None = None) -> str:
+def describe_recipe(name: str, overrides: dict[str, object]) -> str:
     """Return what a recipe's YAML file sets and why, and the keys of its method. `overrides` change both."""
     path = recipe_path(name)
-    overrides = overrides or {}
     recipe = load_recipe(name, overrides)
     values = recipe.to_dict()
     own = read_values(path)

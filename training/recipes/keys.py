@@ -22,11 +22,8 @@ BASE_TEACHER = "base"  # as `teachers`: the base model
 # What chooses the best checkpoint: the mean of the dev scores of these suites, or the last one.
 DEV_SUITES = {"sts-dev": ("sts-dev",), "sts-sickr-dev": ("sts-dev", "sickr-dev"), "transfer-dev": ("transfer",)}
 LAST = "last"
-SELECTIONS = (*DEV_SUITES, LAST)
 # The recipes whose data and base model are made in the run's directory: with labels, without.
 QUICKSTARTS = ("quickstart", "quickstart-simcse")
-FLOW_STARTS = ("data", "random")
-FLOW_OPTIMIZERS = ("adam", "released")
 FRACTION = "(0, 1]"
 # The updates of a first stage and the number of a process are added to it: numpy takes no seed from 2^32 on.
 SEED = "[0, 2_147_483_647]"
@@ -266,7 +263,7 @@ class Recipe:
         "What chooses the best checkpoint: STS-B dev (or `dev_file`), the mean of STS-B dev and SICK-R dev, the mean "
         "accuracy of the seven transfer tasks on dev (SentEval's faster protocol; slow), or nothing: the last one is "
         "taken.",
-        SELECTIONS,
+        (*DEV_SUITES, LAST),
     )
     endurance: int | None = evaluation_key(
         None, "Stop after the dev score has dropped this many times (SG-OPT).", UPDATES, "drops"
@@ -314,7 +311,7 @@ class Recipe:
         "data",
         "First weights of the flow's norms: `data` makes every feature of the first vectors normal, as in Glow. "
         "`random` draws them, as BERT-flow's release does: its step that reads the data never runs.",
-        FLOW_STARTS,
+        ("data", "random"),
     )
     flow_dropout: bool = evaluation_key(
         False, "Fit the flow to vectors that are encoded with the encoder's dropout, as BERT-flow's release does."
@@ -323,7 +320,7 @@ class Recipe:
         "adam",
         "`adam`, in batches of 32 vectors; or `released`: that of BERT-flow's release, Adam without bias correction, "
         "with weight decay 0.01, epsilon 1e-6 and clipping to norm 1, in batches of 32 pairs.",
-        FLOW_OPTIMIZERS,
+        ("adam", "released"),
     )
 
     mixed_precision: str | None = memory_key(
@@ -400,10 +397,9 @@ class Recipe:
             raise UserError("num_workers: one process reads a stream; give 0 or 1")
         if self.streaming and self.train_fraction < 1:
             raise UserError("train_fraction: a stream cannot be sampled; give --max_train_sentences instead")
-        if self.whitening and not (self.train_file or self.dataset):
-            raise UserError("whitening: it is fitted on training sentences; give --train_file or --dataset")
-        if self.flow and not (self.train_file or self.dataset):
-            raise UserError("flow: it is fitted on training sentences; give --train_file or --dataset")
+        for name in ("whitening", "flow"):
+            if getattr(self, name) and not (self.train_file or self.dataset):
+                raise UserError(f"{name}: it is fitted on training sentences; give --train_file or --dataset")
         if self.flow and self.whitening:
             raise UserError("flow and whitening: give only one of them")
         if bool(self.teachers) != bool(self.model.get("rank_weight")):

@@ -6,7 +6,7 @@ import difflib
 import json
 import types
 import typing
-from collections.abc import Set
+from collections.abc import Collection, Set
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -97,6 +97,26 @@ BELONGING = {
     "base_model": ("base_revision",),
     "generator": ("generator_revision",),
 }
+
+# Keys that do nothing unless another key is set, or one of two.
+DEPENDENT = {
+    ("whitening",): ("whitening_sentences", "whitening_power", "whitening_updates"),
+    ("flow",): ("flow_sentences", "flow_epochs", "flow_learning_rate", "flow_start", "flow_dropout", "flow_optimizer"),
+    ("streaming",): ("shuffle_buffer", "stream_shards"),
+    ("teachers",): ("teacher_share",),
+    ("nli_file", "nli_dataset"): ("nli_columns", "nli_fraction", "nli_batch_size"),
+}
+
+
+def keys_without_effect(recipe: Recipe, given: Collection[str]) -> dict[str, str]:
+    """Return the given keys that do nothing in a recipe, each with what it depends on.
+
+    Example:
+        >>> keys_without_effect(load_recipe("simcse-bert-base-uncased"), ["nli_fraction", "learning_rate"])
+        {'nli_fraction': 'nli_file or nli_dataset'}
+    """
+    off = [names for names in DEPENDENT if not any(getattr(recipe, name) for name in names)]
+    return {key: " or ".join(names) for names in off for key in DEPENDENT[names] if key in given}
 
 
 class _Loader(yaml.SafeLoader):
@@ -241,14 +261,10 @@ def coerce(key: str, value: Any, hint: Any) -> Any:
             return {"true": True, "false": False}[str(value).lower()]
         if isinstance(value, bool) and hint is str:
             return "yes" if value else "no"  # YAML reads a bare `no` (a precision, a language) as false
-        if isinstance(value, bool):
+        if isinstance(value, bool) or (hint is int and float(value) != int(float(value))):
             raise ValueError
-        if hint is int and float(value) != int(float(value)):
-            raise ValueError
-        if hint is int:
-            return int(float(value))
-        if hint is float:
-            return float(value)
+        if hint in (int, float):
+            return hint(float(value))
         if hint is str and isinstance(value, str | int | float) and "\0" not in str(value):
             return str(value)
         raise ValueError

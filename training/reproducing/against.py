@@ -40,15 +40,14 @@ def compared(
     }
     if not trained.get(item.against or ""):
         return list(lines)
-    bar = progress_bar(sum(map(len, trained.values())), "comparing")
     ranked = {}
-    for label, runs in trained.items():
-        each = []
-        for run in runs:
-            each.append(ranks(run, tasks))
-            bar.update()
-        ranked[label] = [np.stack(seeds) for seeds in zip(*each, strict=True)]
-    bar.close()
+    with progress_bar(sum(map(len, trained.values())), "comparing") as bar:
+        for label, runs in trained.items():
+            each = []
+            for run in runs:
+                each.append(ranks(run, tasks))
+                bar.update()
+            ranked[label] = [np.stack(seeds) for seeds in zip(*each, strict=True)]
     golds = [np.array(task.scores) for task in tasks]
     result = []
     for line in lines:

@@ -108,17 +108,6 @@ def _by_number(name: str) -> tuple[str, int, str]:
     return (start, int(digits), number) if digits else (name, 0, "")
 
 
-def item_file(name: str) -> Path:
-    """Return the file of an item's manifest."""
-    names = item_names()
-    if name not in names:
-        near = difflib.get_close_matches(name, names, n=1)
-        raise UserError(
-            f"no item {name!r}: " + (f"did you mean {near[0]}?" if near else "csezoo reproduce lists them")
-        )
-    return ITEMS / f"{name}.yaml"
-
-
 @functools.cache
 def load_item(name: str) -> Item:
     """Read and check the manifest of an item."""
@@ -140,7 +129,13 @@ def load_item(name: str) -> Item:
 
 @functools.cache
 def _read(name: str) -> dict[str, Any]:
-    return yaml.safe_load(item_file(name).read_text(encoding="utf-8"))
+    names = item_names()
+    if name not in names:
+        near = difflib.get_close_matches(name, names, n=1)
+        raise UserError(
+            f"no item {name!r}: " + (f"did you mean {near[0]}?" if near else "csezoo reproduce lists them")
+        )
+    return yaml.safe_load((ITEMS / f"{name}.yaml").read_text(encoding="utf-8"))
 
 
 def _columns(name: str, raw: dict[str, Any]) -> list[Column]:

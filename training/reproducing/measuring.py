@@ -55,7 +55,7 @@ def is_trained(run: Run) -> bool:
         return True
     results = _read(run.directory / "results.json")
     seeds = results.get("seeds") or [results.get("seed")]
-    return (run.directory / "results.json").is_file() and not set(run.recipe.seeds) - set(seeds)
+    return not set(run.recipe.seeds) - set(seeds)
 
 
 def missing_suites(run: Run, columns: Sequence[Column]) -> list[tuple[str, str | None]]:
@@ -78,11 +78,8 @@ def run_costs(run: Run) -> list[dict]:
     whose weights were deleted keeps its time and its memory. A run of several seeds, such as the winner of a search,
     has no costs of its own.
     """
-    file = run.directory / "results.json"
-    if run.recipe is None or not file.is_file():
-        return []
-    training = read_json(file).get("training")
-    if training is None:
+    training = _read(run.directory / "results.json").get("training")
+    if run.recipe is None or training is None:
         return []
     costs = {
         "minutes": training["seconds"] / 60,

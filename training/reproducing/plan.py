@@ -39,10 +39,8 @@ class Run:
     def command(self) -> list[str]:
         """Return the arguments of `python -m csezoo.training.train` that make the run."""
         assert self.recipe is not None
-        words = [self.source]
-        for key, value in self.overrides:
-            words.append(f"--{key}={value}")
-        return [*words, f"--seeds={as_word(self.recipe.seeds)}", f"--output_dir={self.directory}"]
+        words = [f"--{key}={value}" for key, value in self.overrides]
+        return [self.source, *words, f"--seeds={as_word(self.recipe.seeds)}", f"--output_dir={self.directory}"]
 
 
 @dataclass(frozen=True)
@@ -100,8 +98,11 @@ def _planned(
     if row.needs and not named:
         return Planned(row, [], [f"not run: {row.needs}"])
     notes = [row.note] if row.note else []
+    named_profile = f" ({profile.description})" if profile.description else ""
     if row.recipe is None:
-        return Planned(row, [_finished(row, out, profile)], notes + _stand_in(row, profile))
+        if (row.released or row.untrained) in profile.models:
+            notes.append(f"another model than in the paper{named_profile}")
+        return Planned(row, [_finished(row, out, profile)], notes)
     runs, changed = [], set[str]()
     for drawn in [{"fraction_seed": subset} for subset in row.subsets] or [{}]:
         paper = load_recipe(row.recipe, {**row.set, **drawn})
@@ -111,7 +112,6 @@ def _planned(
         for seed in seeds or row.seeds or recipe.seeds:
             runs.append(run_of(row.recipe, recipe, {**row.set, **drawn, **mine}, seed, out))
     if changed:
-        named_profile = f" ({profile.description})" if profile.description else ""
         notes.append(f"other {', '.join(sorted(changed))} than in the paper{named_profile}")
     return Planned(row, runs, notes)
 
@@ -153,9 +153,3 @@ def _finished(row: Row, out: Path, profile: Profile) -> Run:
     entry = released().get(str(row.released))
     kind = entry.kind if entry else None
     return Run(out / "runs" / name, model, pooling=row.pooling, kind=kind, serving=row.serving)
-
-
-def _stand_in(row: Row, profile: Profile) -> list[str]:
-    if (row.released or row.untrained) not in profile.models:
-        return []
-    return ["another model than in the paper" + (f" ({profile.description})" if profile.description else "")]

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from ..files import read_json
 from ..loop.checkpoints import RECEIPT
 from .columns import Column
 from .measuring import read_results, run_training
@@ -94,8 +93,8 @@ def _differences(runs: Sequence[Path]) -> list[str]:
     """Return a reason for each thing in which runs of one recipe differ beside the seed, such as the training file."""
     names: dict[str, None] = {}
     first: dict[object, dict] = {}
-    for file in (run / "results.json" for run in runs):
-        receipt = read_json(file).get("training", {}).get(RECEIPT, {}) if file.is_file() else {}
+    for run in runs:
+        receipt = run_training(run).get("training", {}).get(RECEIPT, {})
         other = first.setdefault(receipt.get("recipe"), receipt)
         names |= dict.fromkeys(name for name in {**other, **receipt} if other.get(name) != receipt.get(name))
     return [f"its runs have different {name}" for name in names if name != "seed"]

@@ -121,26 +121,23 @@ def _read(path: str) -> Profile:
 
     models = _mapping(f"{path}: models", values.get("models", {}), "NAME: DIRECTORY")
     datasets = _mapping(f"{path}: datasets", values.get("datasets", {}), f"NAME: {ENTRY}")
-    given: dict[str, Any] = {
-        "models": {name: found(f"{path}: models: {name}", target) for name, target in models.items()},
-        "datasets": {name: dataset(f"{path}: datasets: {name}", entry) for name, entry in datasets.items()},
-        "set": _mapping(f"{path}: set", values.get("set", {}), "KEY: VALUE"),
-    }
-    if decided := sorted(given["set"].keys() & {"seeds", "output_dir"}):
+    profile = Profile(
+        description=_text(f"{path}: description", values.get("description", "")),
+        models={name: found(f"{path}: models: {name}", target) for name, target in models.items()},
+        datasets={name: dataset(f"{path}: datasets: {name}", entry) for name, entry in datasets.items()},
+        data=found(f"{path}: data", values["data"]) if "data" in values else "hub",
+        max_updates=coerce(f"{path}: max_updates", values.get("max_updates"), int | None),
+        transfer_rows=coerce(f"{path}: transfer_rows", values.get("transfer_rows"), int | None),
+        set=_mapping(f"{path}: set", values.get("set", {}), "KEY: VALUE"),
+    )
+    if decided := sorted(profile.set.keys() & {"seeds", "output_dir"}):
         raise UserError(f"{path}: set: {decided[0]} is given in the command, not in a profile")
-    if "description" in values:
-        given["description"] = _text(f"{path}: description", values["description"])
-    if "data" in values:
-        given["data"] = found(f"{path}: data", values["data"])
-    for name in ("max_updates", "transfer_rows"):
-        if name in values:
-            given[name] = coerce(f"{path}: {name}", values[name], int | None)
-    rows = given.get("transfer_rows")
-    if rows is not None and rows < LEAST_ROWS:
+    if profile.transfer_rows is not None and profile.transfer_rows < LEAST_ROWS:
         raise UserError(
-            f"{path}: transfer_rows: {rows} must be at least {LEAST_ROWS}; TREC's smallest class is 1.6 % of it"
+            f"{path}: transfer_rows: {profile.transfer_rows} must be at least {LEAST_ROWS}; TREC's smallest class is "
+            "1.6 % of it"
         )
-    return Profile(**given)
+    return profile
 
 
 def _mapping(where: str, value: Any, form: str) -> dict[str, Any]:

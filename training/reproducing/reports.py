@@ -18,7 +18,7 @@ def unique_runs(planned: Sequence[Planned]) -> list[Run]:
     return list({run.directory: run for row in planned for run in row.runs}.values())
 
 
-def list_items(out: Path, profile: Profile | None = None, seeds: Sequence[int] = ()) -> str:
+def list_items(out: Path, profile: Profile, seeds: Sequence[int]) -> str:
     """Return a line for each item: its name, its state in `out`, what it is, and what it needs.
 
     Args:

@@ -135,23 +135,28 @@ def make_one(run: Run, **options: Any) -> None:
         raise UserError(reason)
 
 
+def claim(file: Path) -> FileLock | None:
+    """Lock a file until this process ends or releases it; return None if another process has locked it."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(file, timeout=0)
+    with suppress(Timeout):
+        lock.acquire()
+        return lock
+    return None
+
+
 @contextmanager
 def claimed(run: Run) -> Iterator[bool]:
     """Claim a run for this process, and tell whether it has been claimed; the claim ends with the process.
 
     A run that is in training without a claim, for example by `csezoo train`, is left alone too.
     """
-    run.directory.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(run.directory / ".claim", timeout=0)
+    lock = claim(run.directory / ".claim")
     try:
-        lock.acquire()
-    except Timeout:
-        yield False
-        return
-    try:
-        yield not locked_elsewhere(run.directory)
+        yield lock is not None and not locked_elsewhere(run.directory)
     finally:
-        lock.release()
+        if lock:
+            lock.release()
 
 
 def measure(run: Run, columns: Sequence[Column], data: str, transfer_rows: int | None, glue: dict[str, Any]) -> None:

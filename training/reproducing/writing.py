@@ -82,11 +82,8 @@ def write_item(item: Item, planned: list[Planned], lines: list[Line], directory:
         "rows": [asdict(line) for line in lines],
     }
     write_json(directory / "results.json", results)
-    return [
-        *(directory / name for name in contents),
-        directory / "results.json",
-        *_draw(item, planned, lines, directory, data),
-    ]
+    written = [directory / name for name in (*contents, "results.json")]
+    return written + _draw(item, planned, lines, directory, data)
 
 
 def markdown(item: Item, lines: list[Line]) -> str:

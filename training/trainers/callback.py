@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from .zoo_loss import ZooLoss  # sentence-transformers is optional
 
 LOSS = re.compile(r"loss|eval_(.+_)?loss")
+HEADS = "csezoo_loss_{}.safetensors"  # those of each loss, by its number
 ENCODER = "encoder"  # small weights of the encoder that the heads in a file belong to
 
 
@@ -49,9 +50,7 @@ class TrainingCallback(TrainerCallback):
     def __init__(self, *losses: ZooLoss, stage: str = "contrastive"):
         self.losses, self.stage = losses, stage
 
-    def on_init_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, model: Any = None, **_: Any
-    ) -> None:
+    def on_init_end(self, *_: Any, model: Any = None, **__: Any) -> None:
         """Freeze parameters. Later would be too late: the trainer makes the optimizer and wraps the model first."""
         for loss in self.losses:
             loss.called_back = True
@@ -86,15 +85,7 @@ class TrainingCallback(TrainerCallback):
             loss.load_heads(heads)
 
     @torch.no_grad()
-    def on_optimizer_step(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        model: Any = None,
-        optimizer: Any = None,
-        **_: Any,
-    ) -> None:
+    def on_optimizer_step(self, *_: Any, model: Any = None, optimizer: Any = None, **__: Any) -> None:
         if isinstance(optimizer, AcceleratedOptimizer) and optimizer.step_was_skipped:
             return  # fp16 skipped an update that overflowed
         for trained in [loss.trained for loss in self.losses] or [self._trained(model)]:
@@ -107,7 +98,7 @@ class TrainingCallback(TrainerCallback):
     def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         """Load the heads of the best checkpoint, whose encoder the trainer has loaded."""
         for number, loss in enumerate(self.losses if args.load_best_model_at_end else ()):
-            file = Path(state.best_model_checkpoint or "", self._name(number))
+            file = Path(state.best_model_checkpoint or "", HEADS.format(number))
             if file.is_file():
                 heads = load_file(file)
                 heads.pop(ENCODER, None)
@@ -140,9 +131,4 @@ class TrainingCallback(TrainerCallback):
 
     @staticmethod
     def _file(args: TrainingArguments, state: TrainerState, number: int) -> Path:
-        checkpoint = f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}"
-        return Path(str(args.output_dir), checkpoint, TrainingCallback._name(number))
-
-    @staticmethod
-    def _name(number: int) -> str:
-        return f"csezoo_loss_{number}.safetensors"
+        return Path(str(args.output_dir), f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}", HEADS.format(number))

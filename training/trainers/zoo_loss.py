@@ -244,10 +244,10 @@ class ZooLoss(nn.Module):
         if self.stages.begun == "nli":
             refuse_labelled(config, len(features), None if labels is None else labels.tolist())
             return {"nli_input_ids": ids, "nli_attention_mask": mask, "nli_labels": labels}
-        with as_user_error():
-            views = config.view_columns(len(features)) if not self._rewrites(len(features)) else None
-        if views is None:
+        if self._rewrites(len(features)):
             return self._rewritten(ids, mask)
+        with as_user_error():
+            views = config.view_columns(len(features))
         return {"input_ids": ids[:, views], "attention_mask": mask[:, views]}
 
     def _rewrites(self, columns: int) -> bool:

@@ -8,15 +8,15 @@ import logging
 import math
 import random
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import optuna
-from filelock import FileLock, Timeout
-from optuna.pruners import BasePruner, MedianPruner, NopPruner
+from filelock import FileLock
+from optuna.pruners import MedianPruner, NopPruner
 from optuna.samplers import TPESampler
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend, JournalFileSymlinkLock
@@ -27,7 +27,7 @@ from ..files import locked
 from ..hub import sha256
 from ..recipes import deciding_keys, load_recipe, recipe_names
 from ..reproducing.plan import Run, identity, run_of
-from ..reproducing.runs import make_one, train
+from ..reproducing.runs import claim, make_one, train
 from .objectives import COLUMNS, UNLABELLED, score
 from .spaces import Space, points
 
@@ -63,8 +63,10 @@ class Search:
         path = self.out / "journal.log"
         _drop_half_a_line(path)
         storage = JournalStorage(JournalFileBackend(str(path)))
-        options: dict[str, Any] = {"direction": "maximize", "pruner": self._pruner(), "load_if_exists": True}
-        study = optuna.create_study(storage=storage, study_name="search", **options)
+        pruner = MedianPruner(STARTUP) if self.prune and self.objective != UNLABELLED else NopPruner()
+        study = optuna.create_study(
+            storage=storage, study_name="search", direction="maximize", pruner=pruner, load_if_exists=True
+        )
         # What is drawn depends on the seed and the earlier trials alone: a search that is continued draws the same.
         study.sampler = TPESampler(seed=self.seed + len(study.trials))
         distributions = {key: optuna.distributions.distribution_to_json(each) for key, each in self.space.items()}
@@ -103,9 +105,6 @@ class Search:
     def wanted(self) -> int:
         """How many trials there will be: a grid has no more than its points."""
         return int(min(self.trials, points(self.space)))
-
-    def _pruner(self) -> BasePruner:
-        return MedianPruner(STARTUP) if self.prune and self.objective != UNLABELLED else NopPruner()
 
     def run(self, values: dict[str, Any]) -> Run:
         """Return the run with these values of the space."""
@@ -170,35 +169,30 @@ def _next_trial(search: Search) -> Iterator[Trial | None]:
     """Claim a trial for this process. The claim ends with the process, however it ends."""
     with locked(search.out, ASKING, wait=True):
         study = search.study()
-        trial, claim = _left(search, study)
+        trial, lock = _left(search, study)
         if trial is None and begun(search, study) < search.wanted:
             trial = search.ask(study)
-            claim = _claim(search, trial.number)
+            lock = _claim(search, trial.number)
     try:
         yield trial
     finally:
-        if claim:
-            claim.release()
+        if lock:
+            lock.release()
 
 
 def _claim(search: Search, number: int) -> FileLock | None:
-    lock = FileLock(search.out / "claims" / f"{number}.lock", timeout=0)
-    (search.out / "claims").mkdir(exist_ok=True)
-    with suppress(Timeout):
-        lock.acquire()
-        return lock
-    return None
+    return claim(search.out / "claims" / f"{number}.lock")
 
 
 def _left(search: Search, study: optuna.Study) -> tuple[Trial | None, FileLock | None]:
     """Return a trial that has begun and that no process is making."""
     for frozen in study.get_trials(states=[TrialState.RUNNING]):
-        if claim := _claim(search, frozen.number):
+        if lock := _claim(search, frozen.number):
             if frozen.params.keys() == search.space.keys():
                 # Optuna has no other way to report to a trial that is in the journal already.
-                return Trial(study, frozen._trial_id), claim
+                return Trial(study, frozen._trial_id), lock
             study.tell(frozen.number, state=TrialState.FAIL)  # the process ended between two of its values
-            claim.release()
+            lock.release()
     return None, None
 
 

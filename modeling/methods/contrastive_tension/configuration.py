@@ -3,8 +3,6 @@
 from ...contrastive.configuration import SentenceEncoderConfig
 from ...contrastive.keys import key
 
-NEGATIVE_PAIRS = ("others", "own")
-
 
 class ContrastiveTensionConfig(SentenceEncoderConfig):
     """The configuration of Contrastive Tension, with the paper's pooling. `temperature` has no effect.
@@ -27,10 +25,16 @@ class ContrastiveTensionConfig(SentenceEncoderConfig):
         "does: of 1 + 2K sentences, one makes a positive pair and the others K negative ones. `own` pairs each "
         "sentence with the next K of its batch, near the paper's pairs of one sentence with K others; then every "
         "sentence is in a positive pair.",
-        NEGATIVE_PAIRS,
+        ("others", "own"),
     )
     pooling: str = key("mean")
     projection: str = key("none")
+
+    takes_three_views = False  # one for each encoder
+    views_part_in_training = True  # each encoder has its own weights
+    reason_for_whole_batch = (
+        "Contrastive Tension needs the gradients of two encoders, which mini-batches do not compute"
+    )
 
     def check(self) -> None:
         super().check()
@@ -42,15 +46,3 @@ class ContrastiveTensionConfig(SentenceEncoderConfig):
     @property
     def encoders_in_training(self) -> tuple[int, int]:
         return 2, super().encoders_in_training[1]
-
-    @property
-    def reason_for_whole_batch(self) -> str | None:
-        return "Contrastive Tension needs the gradients of two encoders, which mini-batches do not compute"
-
-    @property
-    def takes_three_views(self) -> bool:
-        return False  # one for each encoder
-
-    @property
-    def views_part_in_training(self) -> bool:
-        return True  # each encoder has its own weights

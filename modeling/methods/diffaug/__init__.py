@@ -5,11 +5,4 @@ from .measures import representation_divergence, weight_convergence
 from .model import DiffAugForContrastiveLearning, DiffAugModel
 
 METHOD = (DiffAugConfig, DiffAugModel, DiffAugForContrastiveLearning)
-__all__ = [
-    "METHOD",
-    "DiffAugConfig",
-    "DiffAugForContrastiveLearning",
-    "DiffAugModel",
-    "representation_divergence",
-    "weight_convergence",
-]
+__all__ = ["METHOD", "representation_divergence", "weight_convergence"]

@@ -6,9 +6,6 @@ from ...contrastive.allowed_values import SIZE, WEIGHT
 from ...contrastive.configuration import SentenceEncoderConfig
 from ...contrastive.keys import key
 
-VIEWS_MODULES = ("prefix", "lora", "adapter")
-VIEWS_MODES = ("different", "same")
-
 
 class DiffAugConfig(SentenceEncoderConfig):
     """The configuration of DiffAug: the modules that make the views differ, and what each stage trains.
@@ -27,9 +24,11 @@ class DiffAugConfig(SentenceEncoderConfig):
         "prefix",
         "`prefix` (key/value prefixes in every layer), `lora` (on the query and value projections) or `adapter` "
         "(after attention and feed-forward network).",
-        VIEWS_MODULES,
+        ("prefix", "lora", "adapter"),
     )
-    views_mode: str = key("different", "`different` modules for the two views, or the `same` for both.", VIEWS_MODES)
+    views_mode: str = key(
+        "different", "`different` modules for the two views, or the `same` for both.", ("different", "same")
+    )
     prefix_length: int = key(
         8, "l, the number of slots in the prefix of each view; 0 has no prefixes and is SimCSE.", "[0, 4_096]"
     )

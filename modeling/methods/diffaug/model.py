@@ -44,13 +44,7 @@ from ...contrastive.packing import LengthBuckets, Packing, can_pack
 from ...contrastive.sentence_encoder import SentenceEncoderModel
 from ...contrastive.training_model import ForContrastiveLearning
 from ...contrastive.view_adapters import OUTPUT, ViewAdapters, projections
-from ...serving.encoder_layers_csezoo import (
-    PrefixCache,
-    cache_argument,
-    key_shape,
-    keys_and_values,
-    run_with_slots,
-)
+from ...serving.encoder_layers_csezoo import PrefixCache, cache_argument, key_shape, keys_and_values, run_with_slots
 from ...serving.pooling_csezoo import BackboneOutput
 from .configuration import DiffAugConfig
 from .measures import representation_divergence, weight_convergence
@@ -101,9 +95,8 @@ class DiffAugModel(SentenceEncoderModel):
                 tensors[f"adapters.{number}.up.weight"] = adapter.up.weight / adapter.sets
         return own, tensors
 
-    def lora_modules(self) -> dict[str, ViewAdapters]:
-        own = {"view_adapters": self.view_adapters} if self.config.views_module == "lora" else {}
-        return super().lora_modules() | own
+    def lora_modules(self) -> list[ViewAdapters]:
+        return super().lora_modules() + ([self.view_adapters] if self.config.views_module == "lora" else [])
 
     @property
     def needs_padding(self) -> bool:

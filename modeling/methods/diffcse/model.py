@@ -90,7 +90,7 @@ class DiffCSEForContrastiveLearning(ForContrastiveLearning):
             if config.prediction != "masked_lm":  # two scores per token for each edit
                 self.discriminator_head = DiscriminatorHead(backbone.hidden_size, 2 * len(config.edits))
             if config.prediction != "rtd":
-                self.discriminator_lm_head = MaskedLMHead.of(self.discriminator)
+                self.discriminator_lm_head = MaskedLMHead(self.discriminator)
         if config.needs_generator:
             self.generator = AutoModelForMaskedLM.from_config(config.generator_config or config.backbone_config)
         self.post_init()

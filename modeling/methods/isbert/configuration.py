@@ -32,6 +32,12 @@ class ISBERTConfig(SentenceEncoderConfig):
     )
     projection: str = key("none", "Must be `none`.", ("none",))
 
+    takes_three_views = False
+    encoded_views = 1
+    reason_for_own_code = (
+        "its vectors are means of n-gram features, whose convolutions are not those of sentence-transformers"
+    )
+
     @classmethod
     def published_keys(cls, csezoo: dict[str, Any]) -> dict[str, Any]:
         ngrams = {key: value for key, value in csezoo.get("ngrams", {}).items() if key != "features"}
@@ -59,15 +65,3 @@ class ISBERTConfig(SentenceEncoderConfig):
         if columns > 1:
             raise ValueError(f"text_columns: isbert needs one text column, not {columns}; its positives are n-grams")
         return [0]
-
-    @property
-    def takes_three_views(self) -> bool:
-        return False
-
-    @property
-    def encoded_views(self) -> int:
-        return 1
-
-    @property
-    def reason_for_own_code(self) -> str | None:
-        return "its vectors are means of n-gram features, whose convolutions are not those of sentence-transformers"

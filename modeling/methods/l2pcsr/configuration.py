@@ -4,9 +4,6 @@ from ...contrastive.allowed_values import WEIGHT
 from ...contrastive.configuration import SentenceEncoderConfig
 from ...contrastive.keys import key
 
-WEAKENINGS = ("binary", "continuous", "noise")
-TOKEN_UPDATES = ("l2", "sign")
-FEATURE_MASK_SCOPES = ("row", "shared")
 STEP_SIZE = "Step size β of eq. 5 and 6; 0.5 in the paper, 0.1 in the release."
 MASK = (
     "Whether to use this mask (ablations, table 3). The paper does not define the average of eq. 2 with a single "
@@ -41,7 +38,7 @@ class L2PCSRConfig(SentenceEncoderConfig):
         "l2",
         "`l2` divides the gradient over a row's tokens by its norm (eq. 5). `sign` moves every token by the full "
         "step, because the release divides each token's gradient by its absolute value.",
-        TOKEN_UPDATES,
+        ("l2", "sign"),
     )
     inner_steps: int = key(
         4,
@@ -58,7 +55,7 @@ class L2PCSRConfig(SentenceEncoderConfig):
         "row",
         "`row` has a feature mask for each view of each sentence (paper), `shared` one for all rows and views of the "
         "batch (release).",
-        FEATURE_MASK_SCOPES,
+        ("row", "shared"),
     )
     attend_padding: bool = key(
         False,
@@ -72,11 +69,13 @@ class L2PCSRConfig(SentenceEncoderConfig):
         '`binary` masks; `continuous`, the probabilities as multipliers ("Continual Mask"); or `noise`, learned noise '
         'added to the embedding layer\'s output ("Emb Noise"). `noise` uses only `inner_steps`, `attend_padding` and '
         "`noise_size`.",
-        WEAKENINGS,
+        ("binary", "continuous", "noise"),
     )
     noise_size: float = key(
         1.0, "Largest L2 norm of the learned noise over a row's tokens and features. The paper states none.", WEIGHT
     )
+
+    reason_for_whole_batch = "L2P-CSR learns its masks from the loss of the complete batch"
 
     def check(self) -> None:
         super().check()
@@ -95,7 +94,3 @@ class L2PCSRConfig(SentenceEncoderConfig):
     @property
     def learns_token_masks(self) -> bool:
         return self.token_mask and self.weakening != "noise"
-
-    @property
-    def reason_for_whole_batch(self) -> str | None:
-        return "L2P-CSR learns its masks from the loss of the complete batch"

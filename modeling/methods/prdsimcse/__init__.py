@@ -5,11 +5,4 @@ from .model import PrdSimCSEForContrastiveLearning, PrdSimCSEModel
 from .prefixes import NEGATIVE_PREFIXES, positive_prefix
 
 METHOD = (PrdSimCSEConfig, PrdSimCSEModel, PrdSimCSEForContrastiveLearning)
-__all__ = [
-    "METHOD",
-    "NEGATIVE_PREFIXES",
-    "PrdSimCSEConfig",
-    "PrdSimCSEForContrastiveLearning",
-    "PrdSimCSEModel",
-    "positive_prefix",
-]
+__all__ = ["METHOD", "NEGATIVE_PREFIXES", "positive_prefix"]

@@ -25,9 +25,6 @@ from ...contrastive.sentence_encoder import SentenceEncoderModel
 from ...contrastive.training_model import ForContrastiveLearning
 from ...objectives import prefix_contrastive
 from .configuration import PrdSimCSEConfig
-from .prefixes import NEGATIVE_PREFIXES, positive_prefix
-
-__all__ = ["NEGATIVE_PREFIXES", "PrdSimCSEForContrastiveLearning", "PrdSimCSEModel", "positive_prefix"]
 
 
 class PrdSimCSEModel(SentenceEncoderModel):

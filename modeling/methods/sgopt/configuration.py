@@ -54,6 +54,8 @@ class SGOPTConfig(SentenceEncoderConfig):
     )
     temperature: float = key(0.01, "τ, 0.01 in the paper.")
 
+    takes_three_views = False
+
     def check(self) -> None:
         super().check()
         if not self.view_layers or self.view_layers[-1] > self.num_hidden_layers:
@@ -92,10 +94,6 @@ class SGOPTConfig(SentenceEncoderConfig):
     def encoders_in_training(self) -> tuple[int, int]:
         trained, frozen = super().encoders_in_training
         return trained, frozen + self.has_twin
-
-    @property
-    def takes_three_views(self) -> bool:
-        return False
 
     def view_columns(self, columns: int) -> list[int]:
         """Return the columns of the sentence and of its guide: the twin reads the sentence or the second column."""

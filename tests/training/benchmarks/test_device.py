@@ -3,14 +3,7 @@
 import pytest
 
 from csezoo.modeling import METHODS
-from csezoo.training.benchmarks.device import (
-    RECIPES,
-    Setting,
-    benchmark_device,
-    measure,
-    settings,
-    write_files,
-)
+from csezoo.training.benchmarks.device import RECIPES, Setting, benchmark_device, measure, settings, write_files
 from csezoo.training.benchmarks.race import format_benchmark
 from csezoo.training.cli.parser import main
 from csezoo.training.errors import UserError

@@ -28,7 +28,7 @@ def assert_says(text: str, path: str, plain: bool) -> None:
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_a_recipe(name):
-    text = recipe_card(load_recipe(name), ideas_at="../ideas/").text
+    text = recipe_card(load_recipe(name)).text
     assert_says(text, f"runs/{name}/best", RECIPES[name])
 
 

@@ -8,6 +8,7 @@ from csezoo.modeling.contrastive.published import load_published
 from csezoo.training.files import read_json
 from tests.conftest import tiny_config
 from tests.interpreters import run_python
+from tests.repositories import local_files
 from tests.training.converting.authors import TEXTS, authors_vectors, write_checkpoint
 
 NAME = "princeton-nlp/sup-simcse-bert-base-uncased"
@@ -15,8 +16,7 @@ NAME = "princeton-nlp/sup-simcse-bert-base-uncased"
 
 def put(hub, checkpoint, **more):
     """Commit a checkpoint under its released name, and return the commit's id."""
-    files = {file.name: file.read_bytes() for file in checkpoint.directory.iterdir()}
-    return hub.commit(NAME, "weights", {**files, **more}).id
+    return hub.commit(NAME, "weights", {**local_files(checkpoint.directory), **more}).id
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def test_supervised_promptbert_can_be_served_with_the_base_models_transform(hub,
     base = BertForMaskedLM(tiny_config("bert"))
     base.save_pretrained(tmp_path / "base")
     for repository, directory in ((name, checkpoint.directory), (base_name, tmp_path / "base")):
-        hub.commit(repository, "weights", {file.name: file.read_bytes() for file in directory.iterdir()})
+        hub.commit(repository, "weights", local_files(directory))
     command = ["-m", "csezoo.training.cli", "convert", name, "--to", tmp_path / "zoo", "--serving", "sts-pretrained"]
     done = run_python("-W", "ignore", *command, **hub.environment(tmp_path / "hf"))
     assert done.returncode == 0, done.stderr
@@ -64,7 +64,7 @@ def test_supervised_promptbert_can_be_served_with_the_base_models_transform(hub,
     torch.testing.assert_close(vectors, authors_vectors(checkpoint, TEXTS), atol=1e-5, rtol=0)
 
     other = write_checkpoint(tmp_path / "other", "promptbert-sup", "roberta")
-    hub.commit(name, "another family", {file.name: file.read_bytes() for file in other.directory.iterdir()})
+    hub.commit(name, "another family", local_files(other.directory))
     command[5] = tmp_path / "other-zoo"
     done = run_python("-W", "ignore", *command, **hub.environment(tmp_path / "hf"))
     assert done.returncode == 2
@@ -75,8 +75,8 @@ def test_a_third_partys_conversion_is_not_read_without_saying_so(hub, convert, t
     """A pull request is read only if it is asked for. Then the output, the card and the receipt name it."""
     checkpoint = write_checkpoint(tmp_path / "original", "simcse-sup", "bert")
     put(hub, checkpoint)
-    files = {file.name: file.read_bytes() for file in checkpoint.directory.iterdir()}
-    hub.commit(NAME, "Adding `safetensors` variant of this model", files, pull_request="refs/pr/2")
+    adding = "Adding `safetensors` variant of this model"
+    hub.commit(NAME, adding, local_files(checkpoint.directory), pull_request="refs/pr/2")
     done = convert("--revision", "refs/pr/2")
     assert done.returncode == 0, done.stderr
     note = "refs/pr/2 is a pull request: anybody can open one, so the weights may be a third party's"

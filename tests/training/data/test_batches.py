@@ -195,15 +195,6 @@ def test_a_process_without_a_share_of_a_streamed_batch_gets_a_sentence_that_does
     assert last["rows"] == 0 and last["input_ids"].shape[:2] == (1, 2)
 
 
-@pytest.mark.parametrize("start", [1, 2, 3, 5])
-@pytest.mark.parametrize("length_window", [0, 2])
-def test_a_stream_that_starts_later_equals_the_rest_of_an_uninterrupted_one(start, length_window):
-    later, all_of_it = streamed(start, length_window=length_window), streamed(length_window=length_window)
-    for resumed, whole in zip(first(later, 4), first(all_of_it, start + 4)[start:], strict=True):
-        assert resumed["rows"] == whole["rows"]
-        assert torch.equal(resumed["input_ids"], whole["input_ids"])
-
-
 @pytest.mark.parametrize("world", [2, 3])
 def test_the_shares_of_a_streamed_batch_make_the_batch(world):
     shares = [first(streamed(rank=rank, world=world)) for rank in range(world)]

@@ -15,7 +15,7 @@ from csezoo.training.embedding.embed import embed_file
 from csezoo.training.errors import UserError
 from csezoo.training.recipes import load_recipe
 from tests.conftest import SENTENCES
-from tests.training.runs import lines, same_run, train, values
+from tests.training.runs import lines, same_run, train
 
 SIZES = (3, 5)
 
@@ -25,14 +25,16 @@ def encode(size):
     return lambda texts: np.array([np.random.default_rng(list(text.encode())).normal(size=size) for text in texts])
 
 
+def write_vectors(size, file, directory, **options):
+    receipt = {"model_sha256": str(size), "pooling": "cls", "dtype": "float32"}
+    embed_file(encode(size), receipt, str(file), directory, **options)
+    return str(directory)
+
+
 @pytest.fixture
 def teachers(train_file, tmp_path):
     """The directories of two teachers, in shards that do not divide evenly."""
-    directories = [tmp_path / f"teacher-{size}" for size in SIZES]
-    for size, directory in zip(SIZES, directories, strict=True):
-        receipt = {"model_sha256": str(size), "pooling": "cls", "dtype": "float32"}
-        embed_file(encode(size), receipt, str(train_file), directory, shard_size=7)
-    return [str(directory) for directory in directories]
+    return [write_vectors(size, train_file, tmp_path / f"teacher-{size}", shard_size=7) for size in SIZES]
 
 
 def cosines(vectors):
@@ -54,25 +56,15 @@ def test_one_teacher_counts_fully(teachers):
 
 
 @pytest.mark.parametrize("loss", ["listnet", "listmle"])
-def test_a_run_distils_rankings_and_resumes_bit_for_bit(
-    loss,
-    bases,
-    train_file,
-    dev_file,
-    teachers,
-    tmp_path,
-    train_up_to,
-):
-    keys = {"teachers": teachers, "rank_weight": 0.5, "rank_loss": loss, "eval_steps": 1, "max_steps": 3}
-    recipe = values(bases["bert"], train_file, dev_file, tmp_path / "whole", **keys)
-    train(recipe)
+def test_a_run_distils_rankings_and_resumes_bit_for_bit(loss, tiny, teachers, tmp_path, train_up_to):
+    recipe = tiny(teachers=teachers, rank_weight=0.5, rank_loss=loss, eval_steps=1, max_steps=3)
+    train(recipe, output_dir=str(tmp_path / "whole"))
     logged = [line for line in lines(tmp_path / "whole") if "loss" in line]
     for line in logged:
         assert line["loss"] == pytest.approx(line["contrastive"] + 0.5 * line["rank"], rel=1e-5)
-    broken = {**recipe, "output_dir": str(tmp_path / "broken")}
-    train_up_to("step 2  dev", broken)
-    train(broken)
-    same_run(tmp_path / "whole", tmp_path / "broken")
+    train_up_to("step 2  dev", recipe)
+    train(recipe)
+    same_run(tmp_path / "whole", tmp_path / "run")
 
 
 def test_a_card_names_the_teachers_without_their_paths(tiny, teachers, tmp_path):
@@ -121,27 +113,24 @@ def test_vectors_come_as_float32(teachers):
 
 
 def test_quantised_vectors_are_no_teacher(train_file, tmp_path):
-    receipt = {"model_sha256": "3", "pooling": "cls", "dtype": "float32"}
-    embed_file(encode(3), receipt, str(train_file), tmp_path, precision="binary")
+    directory = write_vectors(3, train_file, tmp_path, precision="binary")
     with pytest.raises(UserError, match=r"has quantised vectors \(int8\); encode the texts to float32"):
-        Teachers([str(tmp_path)], SENTENCES[:1], share=0.5)
+        Teachers([directory], SENTENCES[:1], share=0.5)
 
 
 def test_a_directory_with_the_characters_of_a_pattern_is_read_itself(train_file, tmp_path):
-    receipt = {"model_sha256": "3", "pooling": "cls", "dtype": "float32"}
     for name, size in (("teacher1", 5), ("teacher[12]", 3)):
-        embed_file(encode(size), receipt, str(train_file), tmp_path / name)
-    vectors = Teachers([str(tmp_path / "teacher[12]")], SENTENCES[:2], share=0.5)[[0, 1]]
+        directory = write_vectors(size, train_file, tmp_path / name)
+    vectors = Teachers([directory], SENTENCES[:2], share=0.5)[[0, 1]]
     assert vectors.shape == (2, 3)
 
 
 def test_vectors_are_known_by_their_content_and_not_by_their_time(train_file, tmp_path):
-    receipt = {"model_sha256": "3", "pooling": "cls", "dtype": "float32"}
     sizes = []
     for size in (5, 3):
         shutil.rmtree(tmp_path / "teacher", ignore_errors=True)
-        embed_file(encode(size), receipt, str(train_file), tmp_path / "teacher")
+        directory = write_vectors(size, train_file, tmp_path / "teacher")
         for shard in (tmp_path / "teacher").glob("*.parquet"):
             os.utime(shard, (1e9, 1e9))
-        sizes.append(Teachers([str(tmp_path / "teacher")], SENTENCES[:2], share=0.5)[[0, 1]].shape[1])
+        sizes.append(Teachers([directory], SENTENCES[:2], share=0.5)[[0, 1]].shape[1])
     assert sizes == [5, 3]

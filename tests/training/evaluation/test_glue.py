@@ -48,19 +48,20 @@ def texts(n):
     return first, second, int("cat" in first)
 
 
-def write_part(directory, name, part, rows, labels):
+def write_task(directory, name, labels):
+    """Write the files of a task with the rows of the release, and twenty where it does not say how many."""
     header, line = LINES[name]
-    examples = (texts(n) for n in range(rows))
-    lines = [line.format(first=first, second=second, label=labels[label]) for first, second, label in examples]
-    write(directory / name / f"{part}.tsv", [*([header] if header else []), *lines])
+    for part, rows in RELEASED_EXAMPLES[name].items():
+        examples = (texts(n) for n in range(rows or 20))
+        lines = [line.format(first=first, second=second, label=labels[label]) for first, second, label in examples]
+        write(directory / name / f"{part}.tsv", [*([header] if header else []), *lines])
 
 
 @pytest.mark.parametrize("name", TASKS)
 def test_every_task_is_read_from_glues_layout(tmp_path, monkeypatch, name):
     monkeypatch.setitem(RELEASED_EXAMPLES, name, dict.fromkeys(RELEASED_EXAMPLES[name], 20))
     labels = TASKS[name].labels or ("0.5", "4.75")
-    for part in RELEASED_EXAMPLES[name]:
-        write_part(tmp_path, name, part, 20, labels)
+    write_task(tmp_path, name, labels)
     task = load_glue_task(name, str(tmp_path))
     assert list(task.parts) == list(RELEASED_EXAMPLES[name])
     for examples in task.parts.values():
@@ -77,8 +78,7 @@ def test_every_task_is_read_from_glues_layout(tmp_path, monkeypatch, name):
 
 def test_cut_off_lines_of_qqp_are_left_out(tmp_path, monkeypatch):
     monkeypatch.setitem(RELEASED_EXAMPLES, "QQP", {"train": None, "dev": 20})
-    for part in ("train", "dev"):
-        write_part(tmp_path, "QQP", part, 20, ("0", "1"))
+    write_task(tmp_path, "QQP", ("0", "1"))
     path = tmp_path / "QQP" / "train.tsv"
     path.write_text(path.read_text(encoding="utf-8") + "21\t1\t2\tbroken\n", encoding="utf-8")
     assert len(load_glue_task("QQP", str(tmp_path)).parts["train"]) == 20
@@ -97,8 +97,7 @@ def test_cut_off_lines_of_qqp_are_left_out(tmp_path, monkeypatch):
     ],
 )
 def test_damaged_files_are_refused_with_the_place_of_the_damage(tmp_path, change, part):
-    for name, rows in RELEASED_EXAMPLES["RTE"].items():
-        write_part(tmp_path, "RTE", name, rows, TASKS["RTE"].labels)
+    write_task(tmp_path, "RTE", TASKS["RTE"].labels)
     path = tmp_path / "RTE" / "dev.tsv"
     path.write_text("\n".join(change(path.read_text(encoding="utf-8").splitlines())) + "\n", encoding="utf-8")
     with pytest.raises(UserError) as error:
@@ -217,26 +216,10 @@ def test_dev_share_chooses_the_epoch_and_the_rest_of_dev_tests_it(bases):
         finetune(str(bases["bert"]), cats("MNLI", rows, (0, 2)), 1, FineTuning(dev_share=0.001))
 
 
-def test_the_command_prints_mean_and_deviation_over_seeds(bases, tmp_path, capsys):
-    for part, rows in RELEASED_EXAMPLES["WNLI"].items():
-        write_part(tmp_path, "WNLI", part, rows, ("0", "1"))
-    out = tmp_path / "glue.json"
-    options = ["--data", str(tmp_path), "--epochs", "1", "--learning_rate", "1e-3", "--out", str(out)]
-    main(["glue", str(bases["bert"]), "--tasks", "WNLI", "--seeds", "1", "2", *options])
-    (line,) = capsys.readouterr().out.splitlines()
-    report = read_json(out)
-    assert [result["seed"] for result in report["results"]] == [1, 2]
-    values = [result["value"] for result in report["results"]]
-    cell = f"{np.mean(values):.2f} ± {np.std(values, ddof=1):.2f}"
-    assert line.split() == ["GLUE", "WNLI", *cell.split(), "(2", "seeds)"]
-    assert read_rows(str(out)) == [("bert", {"GLUE WNLI": cell})]
-    for result in report["results"]:
-        assert {"metric", "dataset", "sha256", "rows", "learning_rate", "versions", "dtype"} <= result.keys()
-
-
-def test_runs_in_the_results_file_are_kept_and_not_repeated(bases, tmp_path, capsys):
-    for part, rows in RELEASED_EXAMPLES["WNLI"].items():
-        write_part(tmp_path, "WNLI", part, rows, ("0", "1"))
+def test_the_command_prints_mean_and_deviation_over_seeds_and_repeats_no_run_in_the_results_file(
+    bases, tmp_path, capsys
+):
+    write_task(tmp_path, "WNLI", ("0", "1"))
     out = tmp_path / "glue.json"
 
     def results(*options, model="bert"):
@@ -249,14 +232,19 @@ def test_runs_in_the_results_file_are_kept_and_not_repeated(bases, tmp_path, cap
     write_json(out, report)
     first, second = results("--seeds", "1", "2", "--epochs", "1")
     assert (first["seed"], first["value"], second["seed"]) == (1, -1.0, 2) and second["value"] >= 0
-    again = results("--seeds", "1", "2", "--epochs", "2")
+    capsys.readouterr()
+    again = results("--seeds", "1", "2", "--epochs", "2", "--learning_rate", "1e-3")
+    (line,) = capsys.readouterr().out.splitlines()
     assert again[:2] == [first, second]
-    assert [(result["seed"], result["epochs"]) for result in again[2:]] == [(1, 2.0), (2, 2.0)], "other settings"
+    settings = [(result["seed"], result["epochs"], result["learning_rate"]) for result in again[2:]]
+    assert settings == [(1, 2.0, 1e-3), (2, 2.0, 1e-3)], "other settings"
     values = [result["value"] for result in again[2:]]
     cell = f"{np.mean(values):.2f} ± {np.std(values, ddof=1):.2f}"
+    assert line.split() == ["GLUE", "WNLI", *cell.split(), "(2", "seeds)"]
     assert read_rows(str(out)) == [("bert", {"GLUE WNLI": cell})], "the newest settings, both seeds"
+    for result in again:
+        assert {"metric", "dataset", "sha256", "rows", "learning_rate", "versions", "dtype"} <= result.keys()
     content = out.read_bytes()
-    capsys.readouterr()
     with pytest.raises(SystemExit, match="2"):
         results("--seeds", "1", model="roberta")
     assert "contains results of another model" in capsys.readouterr().err and out.read_bytes() == content

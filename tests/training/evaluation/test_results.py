@@ -16,6 +16,7 @@ from csezoo.training.evaluation.tasks.sts import load_task
 from csezoo.training.files import read_json, write_json
 from tests.conftest import SENTENCES
 from tests.interpreters import CONTEXT
+from tests.training.senteval_files import write
 
 RECEIPT = {"pooling": "letters", "dtype": "float32", "model_sha256": "0" * 64, "model_revision": None}
 
@@ -37,12 +38,10 @@ class Letters:
 def data(tmp_path):
     """STS-B dev and test with the released row counts and no sentence in common."""
     generator = np.random.default_rng(0)
-    folder = tmp_path / "data" / "STS" / "STSBenchmark"
-    folder.mkdir(parents=True)
     for part, rows in (("dev", 1500), ("test", 1379)):
         pairs = [[f"{part} {sentence}" for sentence in generator.choice(SENTENCES, 2)] for _ in range(rows)]
         lines = ["\t".join(["g", "f", "y", str(n), str(n % 6), *pair]) for n, pair in enumerate(pairs)]
-        (folder / f"sts-{part}.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+        write(tmp_path / "data" / "STS" / "STSBenchmark" / f"sts-{part}.csv", lines)
     return tmp_path / "data"
 
 

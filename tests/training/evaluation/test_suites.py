@@ -12,6 +12,7 @@ from csezoo.training.evaluation.report import average
 from csezoo.training.evaluation.suites import LOADERS, evaluate, evaluate_tasks
 from csezoo.training.evaluation.tasks.names import DEV_TASK, SUITES
 from csezoo.training.evaluation.tasks.sts import PairTask, unit_vectors
+from tests.training.senteval_files import write
 
 
 def spearman(x, y) -> float:
@@ -109,9 +110,7 @@ def test_a_suite_is_read_from_a_directory_and_an_unknown_suite_is_refused(tmp_pa
     generator = np.random.default_rng(2)
     sentences = ["".join(generator.choice(list("abcde"), 9)) for _ in range(3000)]
     lines = [f"g\tf\ty\t{n}\t{n % 6}\t{sentences[2 * n]}\t{sentences[2 * n + 1]}" for n in range(1500)]
-    path = tmp_path / "STS" / "STSBenchmark" / "sts-dev.csv"
-    path.parent.mkdir(parents=True)
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    write(tmp_path / "STS" / "STSBenchmark" / "sts-dev.csv", lines)
     (result,) = evaluate(Letters(), ["sts-dev"], str(tmp_path), receipt={"kind": "letters"})["results"]
     assert (result["task"], result["rows"], result["kind"]) == (DEV_TASK, 1500, "letters")
     with pytest.raises(UserError, match="'stss' must be one of sts, sts-dev"):

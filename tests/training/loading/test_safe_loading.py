@@ -41,40 +41,45 @@ def copy(checkpoint, tmp_path) -> Path:
     return Path(shutil.copytree(checkpoint, tmp_path / "copy"))
 
 
+@pytest.fixture
+def base(bases, tmp_path) -> Path:
+    """A copy of the tiny BERT."""
+    return Path(shutil.copytree(bases["bert"], tmp_path / "base"))
+
+
+@pytest.fixture
+def mark(tmp_path):
+    """A file that a pickle or code of a repository would write. No test finds it."""
+    yield tmp_path / "mark"
+    assert not (tmp_path / "mark").exists()
+
+
 def with_pickled_weights(directory: Path, mark: Path) -> Path:
     (directory / "model.safetensors").unlink()
     torch.save({"weight": Trap(mark)}, directory / "pytorch_model.bin")
     return directory
 
 
-def test_pickled_weights_are_refused_without_reading_them(copy, tmp_path):
-    mark = tmp_path / "mark"
+def test_pickled_weights_are_refused_without_reading_them(copy, base, mark):
     directory = str(with_pickled_weights(copy, mark))
     with pytest.raises(UserError, match="safetensors"):
         load_encoder(directory)
     with pytest.raises(OSError, match="safetensors"):
         load_published(directory)
-    assert not mark.exists()
-
-
-def test_pickled_weights_of_a_base_model_are_refused(bases, tmp_path):
-    base = Path(shutil.copytree(bases["bert"], tmp_path / "base"))
-    with_pickled_weights(base, tmp_path / "mark")
     with pytest.raises(UserError, match="safetensors"):
-        load_backbone(str(base))
-    assert not (tmp_path / "mark").exists()
+        load_backbone(str(with_pickled_weights(base, mark)))
 
 
 @pytest.mark.parametrize("load", ["load_backbone(name)", "load_encoder(name, pooling='cls')"])
-def test_a_hub_repository_with_a_pickle_alone_is_refused_without_asking_a_conversion_bot(hub, bases, tmp_path, load):
+def test_a_hub_repository_with_a_pickle_alone_is_refused_without_asking_a_conversion_bot(
+    hub, base, tmp_path, mark, load
+):
     """transformers would read the bot's pull request, and without one have a service make it with the user's token."""
-    base = with_pickled_weights(Path(shutil.copytree(bases["bert"], tmp_path / "base")), tmp_path / "mark")
-    hub.commit("zoo/pickled", "initial commit", {file.name: file.read_bytes() for file in base.iterdir()})
+    files = with_pickled_weights(base, mark).iterdir()
+    hub.commit("zoo/pickled", "initial commit", {file.name: file.read_bytes() for file in files})
     code = f"""
 from csezoo.training.errors import UserError
-from csezoo.modeling.pooling import pool
-from csezoo.training.data.translation import translator
-from csezoo.training.evaluation.encoders import load_encoder, model_receipt
+from csezoo.training.evaluation.encoders import load_encoder
 from csezoo.training.loading.backbones import load_backbone
 
 name = "zoo/pickled"
@@ -98,34 +103,32 @@ def foreign(checkpoint, tmp_path) -> Path:
     return directory
 
 
-def test_pickled_weights_of_a_module_of_the_zoo_are_refused(tmp_path):
+def test_pickled_weights_of_a_module_of_the_zoo_are_refused(tmp_path, mark):
     directory = tiny_repository(tmp_path / "whitened", whitening_size=8)
     module = directory / "2_Dense"
     (module / "model.safetensors").unlink()
-    torch.save({"linear.weight": Trap(tmp_path / "mark")}, module / "pytorch_model.bin")
+    torch.save({"linear.weight": Trap(mark)}, module / "pytorch_model.bin")
     with pytest.raises(UserError, match=r"2_Dense/model\.safetensors is missing or has no tensors"):
         load_encoder(str(directory))
-    assert not (tmp_path / "mark").exists()
 
 
-def test_pickled_weights_of_a_sentence_transformers_module_are_refused(foreign, tmp_path):
+def test_pickled_weights_of_a_sentence_transformers_module_are_refused(foreign, mark):
     modules = [{"idx": 1, "name": "1", "path": "1_Dense", "type": "sentence_transformers.models.Dense"}]
     write_json(foreign / "modules.json", modules)
     (foreign / "1_Dense").mkdir()
-    torch.save({"weight": Trap(tmp_path / "mark")}, foreign / "1_Dense" / "pytorch_model.bin")
+    torch.save({"weight": Trap(mark)}, foreign / "1_Dense" / "pytorch_model.bin")
     with pytest.raises(UserError, match="1_Dense/pytorch_model.bin is a pickle, which is never read"):
         load_encoder(str(foreign))
-    assert not (tmp_path / "mark").exists()
 
 
 @pytest.mark.parametrize("place", ["the model's directory", "a router", "an older router"])
-def test_pickled_weights_of_a_static_embedding_are_refused(tmp_path, place):
+def test_pickled_weights_of_a_static_embedding_are_refused(tmp_path, mark, place):
     """sentence-transformers reads them itself, wherever they are."""
     model, folder = tmp_path / "model", "" if place == "the model's directory" else "0_Router/query/"
     inner = model / folder
     inner.mkdir(parents=True)
     tiny_tokenizer("bert").backend_tokenizer.save(str(inner / "tokenizer.json"))
-    torch.save({"embedding.weight": Trap(tmp_path / "mark")}, inner / "pytorch_model.bin")
+    torch.save({"embedding.weight": Trap(mark)}, inner / "pytorch_model.bin")
     of = "sentence_transformers.sentence_transformer.modules"
     static, router = f"{of}.static_embedding.StaticEmbedding", "sentence_transformers.base.modules.router.Router"
     module = {"idx": 0, "name": "0", "path": folder.split("/")[0], "type": router if folder else static}
@@ -136,17 +139,15 @@ def test_pickled_weights_of_a_static_embedding_are_refused(tmp_path, place):
         write_json(config, parameters)
     with pytest.raises(UserError, match=f"model: {folder}pytorch_model.bin is a pickle, which is never read"):
         load_encoder(str(model))
-    assert not (tmp_path / "mark").exists()
 
 
-def test_code_of_a_sentence_transformers_model_does_not_run(foreign, tmp_path):
+def test_code_of_a_sentence_transformers_model_does_not_run(foreign, mark):
     modules = [{"idx": 0, "name": "0", "path": "", "type": "module_of_the_model.Module"}]
     write_json(foreign / "modules.json", modules)
-    code = f"open({str(tmp_path / 'mark')!r}, 'w').close()\n"
+    code = f"open({str(mark)!r}, 'w').close()\n"
     (foreign / "module_of_the_model.py").write_text(code, encoding="utf-8")
     with pytest.raises(UserError, match="could not be loaded"):
         load_encoder(str(foreign))
-    assert not (tmp_path / "mark").exists()
 
 
 @pytest.mark.parametrize("number", [0, 1])
@@ -182,21 +183,18 @@ def test_a_configuration_cannot_make_loading_fetch_code(tmp_path, place):
     assert encode(["a cat"]).shape == (1, 32)
 
 
-def test_code_of_a_base_model_is_not_run(bases, tmp_path):
-    base = Path(shutil.copytree(bases["bert"], tmp_path / "base"))
-    (base / "code.py").write_text(f"open({str(tmp_path / 'mark')!r}, 'w')\n", encoding="utf-8")
+def test_code_of_a_base_model_is_not_run(base, mark):
+    (base / "code.py").write_text(f"open({str(mark)!r}, 'w')\n", encoding="utf-8")
     edit_json(base / "config.json", model_type="unheard_of", auto_map={"AutoConfig": "code.C", "AutoModel": "code.M"})
     with pytest.raises(UserError, match="could not be loaded"):
         load_backbone(str(base))
-    assert not (tmp_path / "mark").exists()
 
 
-def test_a_model_larger_than_memory_is_refused_before_it_is_allocated(tiny, copy, bases, tmp_path):
+def test_a_model_larger_than_memory_is_refused_before_it_is_allocated(tiny, copy, base, tmp_path):
     edit_json(copy / "config.json", vocab_size=10**12)
     before = psutil.Process().memory_info().rss
     with pytest.raises(UserError, match="needs 119,209.* GiB for parameters, this machine has"):
         load_encoder(str(copy))
-    base = Path(shutil.copytree(bases["bert"], tmp_path / "base"))
     edit_json(base / "config.json", vocab_size=10**12)
     with pytest.raises(UserError, match="needs .* GiB"):
         load_backbone(str(base))
@@ -212,11 +210,10 @@ def test_a_model_larger_than_memory_is_refused_before_it_is_allocated(tiny, copy
     refuse_oversized("small", {}, lambda: torch.nn.Linear(8, 8))
 
 
-def test_too_many_layers_are_refused_before_they_are_built(copy, bases, tmp_path):
+def test_too_many_layers_are_refused_before_they_are_built(copy, base):
     edit_json(copy / "config.json", num_hidden_layers=10**9)
     with pytest.raises(UserError, match="has 1,000,000,000 layers; at most 1,000 are allowed"):
         load_encoder(str(copy))
-    base = Path(shutil.copytree(bases["bert"], tmp_path / "base"))
     edit_json(base / "config.json", num_hidden_layers=10**9)
     with pytest.raises(UserError, match="has 1,000,000,000 layers"):
         load_backbone(str(base))
@@ -244,8 +241,7 @@ def test_a_sentence_transformers_model_larger_than_memory_is_refused(bases, tmp_
         ("tokenizer_config.json", '{"added_tokens_decoder": "x"}'),
     ],
 )
-def test_whatever_a_library_raises_for_a_broken_file_is_one_line(bases, tmp_path, file, content):
-    base = Path(shutil.copytree(bases["bert"], tmp_path / "base"))
+def test_whatever_a_library_raises_for_a_broken_file_is_one_line(base, file, content):
     (base / file).write_text(content, encoding="utf-8")
     with pytest.raises(UserError, match="base.*could not be"):
         build(make_recipe({"base_model": str(base)}))
@@ -256,26 +252,22 @@ def test_a_defect_of_the_package_itself_keeps_its_traceback():
         run_once("a model", lambda: pool(None, None, "cls"))
 
 
-def test_a_recipe_cannot_run_code(tmp_path):
+def test_a_recipe_cannot_run_code(tmp_path, mark):
     recipe = tmp_path / "recipe.yaml"
-    recipe.write_text(f"name: !!python/object/apply:builtins.open ['{tmp_path / 'mark'}', 'w']\n", encoding="utf-8")
+    recipe.write_text(f"name: !!python/object/apply:builtins.open ['{mark}', 'w']\n", encoding="utf-8")
     with pytest.raises(UserError, match="not valid YAML"):
         load_recipe(str(recipe))
-    assert not (tmp_path / "mark").exists()
 
 
 @pytest.mark.parametrize("place", ["pytorch_model.bin", "../other/a.safetensors", "/tmp/a.safetensors", ["a"]])
 @pytest.mark.parametrize("file", ["model.safetensors.index.json", "config.json"])
-def test_weights_are_safetensors_of_the_repository_whatever_its_files_name(
-    copy, foreign, bases, tmp_path, place, file
-):
+def test_weights_are_safetensors_of_the_repository_whatever_its_files_name(copy, foreign, base, mark, place, file):
     """`use_safetensors=True` looks at the name of an index, and not at what it names."""
-    base = Path(shutil.copytree(bases["bert"], tmp_path / "base"))
     changes = {"transformers_weights": place}
     for directory in (copy, foreign, base):
         if "index" in file:
             names = load_file(directory / "model.safetensors")
-            with_pickled_weights(directory, tmp_path / "mark")
+            with_pickled_weights(directory, mark)
             (directory / file).write_text("{}", encoding="utf-8")
             changes = {"metadata": {}, "weight_map": dict.fromkeys(names, place)}
         edit_json(directory / file, **changes)
@@ -288,11 +280,9 @@ def test_weights_are_safetensors_of_the_repository_whatever_its_files_name(
         load_encoder(str(base), pooling="cls")
     with refused:
         translator(str(base), beams=1, max_length=8)
-    assert not (tmp_path / "mark").exists()
 
 
-def test_weights_in_parts_are_loaded_and_all_of_them_are_in_the_checksum(bases, tmp_path):
-    base = Path(shutil.copytree(bases["bert"], tmp_path / "base"))
+def test_weights_in_parts_are_loaded_and_all_of_them_are_in_the_checksum(base):
     tensors = load_file(base / "model.safetensors")
     (base / "model.safetensors").unlink()
     for part in ("a", "b"):
@@ -313,8 +303,7 @@ def test_weights_in_parts_are_loaded_and_all_of_them_are_in_the_checksum(bases, 
     assert len(sums) == 3
 
 
-def test_an_adapter_of_other_weights_is_refused(copy, bases, tmp_path):
-    base = Path(shutil.copytree(bases["bert"], tmp_path / "base"))
+def test_an_adapter_of_other_weights_is_refused(copy, base):
     for directory in (copy, base):
         (directory / "adapter_config.json").write_text('{"base_model_name_or_path": "other"}', encoding="utf-8")
         with pytest.raises(UserError, match="adapter_config.json names the model"):

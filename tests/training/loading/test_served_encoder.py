@@ -66,6 +66,20 @@ def recipe_on(directory: Path, **keys):
     return follow_base(make_recipe({"name": "adapted", "base_model": str(directory), **keys}))[0]
 
 
+def publish(recipe, directory: Path) -> Path:
+    """Save what a run publishes before its first update."""
+    built = build(recipe)
+    save_repository(directory, built.model.serving_model().eval(), built.serving_tokenizer, recipe)
+    return directory
+
+
+@pytest.fixture
+def layered(bases, tmp_path) -> Path:
+    """The tiny BERT with a prompt, and with layers after its pooling."""
+    with_layers(bases["bert"]).save(str(tmp_path / "served"))
+    return tmp_path / "served"
+
+
 def as_served(directory):
     return load_as_served(str(directory), None, served_encoder(str(directory)))
 
@@ -78,11 +92,9 @@ def test_it_is_read_as_sentence_transformers_serves_it(served):
 
 
 def test_what_is_published_serves_the_same_through_every_door(served, tmp_path):
-    recipe = recipe_on(served)
-    built = build(recipe)
-    save_repository(tmp_path / "best", built.model.serving_model().eval(), built.serving_tokenizer, recipe)
-    theirs, again = (SentenceTransformer(str(place), device="cpu") for place in (served, tmp_path / "best"))
-    ours = AutoModel.from_pretrained(tmp_path / "best", trust_remote_code=True)
+    best = publish(recipe_on(served), tmp_path / "best")
+    theirs, again = (SentenceTransformer(str(place), device="cpu") for place in (served, best))
+    ours = AutoModel.from_pretrained(best, trust_remote_code=True)
     expected = theirs.encode(TEXTS)
     for model in (again, ours):
         close(model.encode(TEXTS), expected)
@@ -93,19 +105,11 @@ def test_what_is_published_serves_the_same_through_every_door(served, tmp_path):
     assert {name: text for name, text in again.prompts.items() if text} == {
         name: text for name, text in theirs.prompts.items() if text
     }
+    assert served_encoder(str(best)).keys == served_encoder(str(served)).keys, "it can be trained further again"
 
 
-def test_it_can_be_trained_further_again(served, tmp_path):
-    recipe = recipe_on(served)
-    built = build(recipe)
-    save_repository(tmp_path / "best", built.model.serving_model().eval(), built.serving_tokenizer, recipe)
-    again = served_encoder(str(tmp_path / "best")).keys
-    assert again == served_encoder(str(served)).keys
-
-
-def test_training_reads_the_default_prompt_and_the_repository_s_length(bases, tmp_path):
-    with_layers(bases["bert"]).save(str(tmp_path / "served"))
-    built = build(recipe_on(tmp_path / "served"))
+def test_training_reads_the_default_prompt_and_the_repository_s_length(layered):
+    built = build(recipe_on(layered))
     batch = built.collator(texts=True)([{"0": "cat"}, {"0": "dog " * 40}])
     ids, longest = batch["input_ids"][:, 0], 20
     assert built.tokenizer.convert_ids_to_tokens(ids[0])[:4] == ["[CLS]", "the", "old", "cat"]
@@ -127,10 +131,8 @@ def test_lower_casing_of_the_repository_is_part_of_the_tokenizer(bases, tmp_path
     settings = tmp_path / "served" / "sentence_bert_config.json"
     write_json(settings, {"max_seq_length": 24, "do_lower_case": True})
     theirs = SentenceTransformer(str(tmp_path / "served"), device="cpu")
-    recipe = recipe_on(tmp_path / "served")
-    built = build(recipe)
-    save_repository(tmp_path / "best", built.model.serving_model().eval(), built.serving_tokenizer, recipe)
-    for model in (as_served(tmp_path / "served"), SentenceTransformer(str(tmp_path / "best"), device="cpu")):
+    best = publish(recipe_on(tmp_path / "served"), tmp_path / "best")
+    for model in (as_served(tmp_path / "served"), SentenceTransformer(str(best), device="cpu")):
         close(model.encode(TEXTS), theirs.encode(TEXTS))
     close(theirs.encode("THE OLD CAT"), theirs.encode("the old cat"))
 
@@ -217,13 +219,12 @@ def modules(*kinds: str) -> list[dict]:
         ("config_sentence_transformers.json", {"truncate_dim": "x"}, "has truncate_dim: 'x', which is no number of"),
     ],
 )
-def test_what_cannot_be_taken_over_is_refused_with_the_reason(bases, tmp_path, file, changes, reason):
-    with_layers(bases["bert"]).save(str(tmp_path / "served"))
-    change(tmp_path / "served", file, **changes)
+def test_what_cannot_be_taken_over_is_refused_with_the_reason(layered, file, changes, reason):
+    change(layered, file, **changes)
     with pytest.raises(UserError) as refused:
-        recipe_on(tmp_path / "served")
+        recipe_on(layered)
     message = str(refused.value)
-    assert message.startswith(f"base_model: {tmp_path / 'served'}: ") and reason in message
+    assert message.startswith(f"base_model: {layered}: ") and reason in message
     assert message.endswith("give another --base_model, or a copy of its encoder alone") and "\n" not in message
 
 
@@ -231,33 +232,29 @@ def test_what_cannot_be_taken_over_is_refused_with_the_reason(bases, tmp_path, f
     ("file", "reason"),
     [("2_Dense/model.safetensors", "2_Dense has no model.safetensors"), ("1_Pooling/config.json", "is missing")],
 )
-def test_a_missing_file_is_refused(bases, tmp_path, file, reason):
-    with_layers(bases["bert"]).save(str(tmp_path / "served"))
-    (tmp_path / "served" / file).unlink()
+def test_a_missing_file_is_refused(layered, file, reason):
+    (layered / file).unlink()
     with pytest.raises(UserError, match=reason):
-        build(recipe_on(tmp_path / "served"))
+        build(recipe_on(layered))
 
 
-def test_tensors_of_another_shape_are_refused(bases, tmp_path):
-    with_layers(bases["bert"]).save(str(tmp_path / "served"))
-    change(tmp_path / "served", "2_Dense/config.json", out_features=16)
-    change(tmp_path / "served", "3_LayerNorm/config.json", dimension=16)
+def test_tensors_of_another_shape_are_refused(layered):
+    change(layered, "2_Dense/config.json", out_features=16)
+    change(layered, "3_LayerNorm/config.json", dimension=16)
     with pytest.raises(UserError, match=r"2_Dense/model.safetensors has .*\(24, 32\).*, its config.json means .*\(16"):
-        build(recipe_on(tmp_path / "served"))
+        build(recipe_on(layered))
 
 
 @pytest.mark.parametrize(
     ("method", "what"), [("sgopt", "the views of sgopt"), ("isbert", "compares sentences with t")]
 )
-def test_a_method_that_cannot_train_the_layers_says_so(bases, tmp_path, method, what):
-    with_layers(bases["bert"]).save(str(tmp_path / "served"))
+def test_a_method_that_cannot_train_the_layers_says_so(layered, method, what):
     with pytest.raises(UserError, match=what):
-        build(recipe_on(tmp_path / "served", method=method))
+        build(recipe_on(layered, method=method))
 
 
-def test_a_whitening_goes_between_the_layers_and_normalize(bases, train_file, tmp_path):
-    with_layers(bases["bert"]).save(str(tmp_path / "served"))
-    recipe = recipe_on(tmp_path / "served", whitening=8, train_file=str(train_file))
+def test_a_whitening_goes_between_the_layers_and_normalize(layered, train_file, tmp_path):
+    recipe = recipe_on(layered, whitening=8, train_file=str(train_file))
     built = build(recipe)
     serving = built.model.serving_model().eval()
     fit_map(serving, built.serving_tokenizer, recipe, seed=0)
@@ -268,16 +265,15 @@ def test_a_whitening_goes_between_the_layers_and_normalize(bases, train_file, tm
     close(vectors, expected)
     close(torch.as_tensor(vectors).norm(dim=1), torch.ones(len(SENTENCES)))
     with pytest.raises(UserError, match="whitening: 25 must be at most 24, the dimensions of"):
-        build(recipe_on(tmp_path / "served", whitening=25, train_file=str(train_file)))
+        build(recipe_on(layered, whitening=25, train_file=str(train_file)))
 
 
 @pytest.mark.slow
 def test_a_run_asks_the_hub_once_for_each_file_that_tells_how_its_base_is_served(
-    hub, bases, train_file, dev_file, tmp_path
+    hub, layered, train_file, dev_file, tmp_path
 ):
-    with_layers(bases["bert"]).save(str(tmp_path / "served"))
-    files = [file for file in (tmp_path / "served").rglob("*") if file.is_file()]
-    hub.commit("zoo/served", "a model", {str(f.relative_to(tmp_path / "served")): f.read_bytes() for f in files})
+    files = [file for file in layered.rglob("*") if file.is_file()]
+    hub.commit("zoo/served", "a model", {str(f.relative_to(layered)): f.read_bytes() for f in files})
     recipe = values("x", train_file, dev_file, tmp_path / "run", max_steps=1, base_model="zoo/served")
     done = run_python("-m", "csezoo.training.train", *command_line(recipe), **hub.environment(tmp_path / "hf"))
     assert done.returncode == 0, done.stderr

@@ -44,11 +44,10 @@ def test_best_is_what_the_checkpoint_remembers_though_the_repeated_update_is_ano
     assert same_weights(served(run), {name.removeprefix("backbone."): tensor for name, tensor in kept.items()})
 
 
-def test_best_that_is_damaged_is_made_again(whole, tmp_path):
-    run = shutil.copytree(whole[0], tmp_path / "run")
-    (run / "results.json").unlink()
+def test_best_that_is_damaged_is_made_again(whole, broken):
+    run, recipe = broken
     flip_a_bit(run / "best" / "model.safetensors")
-    train(whole[1], output_dir=str(run))
+    train(recipe)
     same_run(whole[0], run)
 
 
@@ -72,19 +71,16 @@ def test_a_soup_that_is_left_out_later_leaves_the_best_weights(whole, tmp_path):
     check_score(train(recipe, soup=0, force=True))
 
 
-def test_a_soup_that_is_added_later_begins_with_the_best_weights_so_far(whole, tmp_path):
-    run = shutil.copytree(whole[0], tmp_path / "run")
-    results = train(whole[1], output_dir=str(run), soup=2, force=True)
+def test_a_soup_that_is_added_later_begins_with_the_best_weights_so_far(broken):
+    results = train(broken[1], soup=2, force=True)
     assert results["training"]["soup"] == [6]
     check_score(results)
 
 
-def test_other_dev_pairs_score_the_best_weights_again(whole, tmp_path):
-    run = shutil.copytree(whole[0], tmp_path / "run")
-    pairs = (tmp_path / "dev.csv", whole[1]["dev_file"])
-    with open(pairs[1], encoding="utf-8") as file:
-        pairs[0].write_text("".join(file.readlines()[:40]), encoding="utf-8")
-    check_score(train(whole[1], output_dir=str(run), dev_file=str(pairs[0]), force=True))
+def test_other_dev_pairs_score_the_best_weights_again(broken, tmp_path):
+    with open(broken[1]["dev_file"], encoding="utf-8") as file:
+        (tmp_path / "dev.csv").write_text("".join(file.readlines()[:40]), encoding="utf-8")
+    check_score(train(broken[1], dev_file=str(tmp_path / "dev.csv"), force=True))
 
 
 def test_a_run_forced_to_resume_without_dev_pairs_is_drawn(broken):

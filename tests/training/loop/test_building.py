@@ -13,13 +13,6 @@ from csezoo.training.recipes import load_recipe, make_recipe
 from tests.conftest import SENTENCES, tiny_config
 
 
-def test_the_backbone_has_the_weights_of_a_masked_language_model(base):
-    built = build(make_recipe({"base_model": str(base)}))
-    state = built.model.model.backbone.state_dict()
-    for name, tensor in AutoModelForMaskedLM.from_pretrained(base).base_model.state_dict().items():
-        assert torch.equal(state[name], tensor), name
-
-
 def test_mlm_head_starts_from_the_base_models(base, kind):
     built = build(make_recipe({"base_model": str(base), "mlm_weight": 0.1}))
     masked_lm = AutoModelForMaskedLM.from_pretrained(base).eval()

@@ -25,8 +25,8 @@ def rewrite_state(path, state):
     write_json(checksums, {**written, "state.json": sha256(path)})
 
 
-def change_state(run, **changes):
-    for path in run.glob("checkpoints/*/state.json"):
+def change_state(run, checkpoint="*", **changes):
+    for path in run.glob(f"checkpoints/{checkpoint}/state.json"):
         state = read_json(path)
         rewrite_state(path, {**state, "origin": {**state["origin"], **changes}})
 
@@ -56,13 +56,12 @@ def truncate_the_state(run):
     os.truncate(newest(run) / "state.json", 40)
 
 
-def change_the_seed_to(seed):
-    def change(run):
-        path = newest(run) / "state.json"
-        state = read_json(path)
-        rewrite_state(path, {**state, "origin": {**state["origin"], "seed": seed}})
+def nest_the_checksums(run):
+    (newest(run) / "checksums.json").write_text("[" * 100_000, encoding="utf-8")
 
-    return change
+
+def change_the_seed(run):
+    change_state(run, newest(run).name, seed=7)
 
 
 def test_a_run_is_resumed_from_its_newest_checkpoint(whole, broken, capsys):
@@ -80,14 +79,14 @@ def test_a_run_is_resumed_from_its_newest_checkpoint(whole, broken, capsys):
         (truncate, "optimizer.safetensors is incomplete"),
         (lose_a_file, "random-0.safetensors is incomplete"),
         (truncate_the_state, "state.json cannot be read"),
-        (change_the_seed_to(7), "it belongs to another seed"),
-        (change_the_seed_to(99), "it belongs to another seed"),
+        (change_the_seed, "it belongs to another seed"),
         (flip_in("model.safetensors"), "model.safetensors has another checksum"),
         (flip_in("optimizer.safetensors"), "optimizer.safetensors has another checksum"),
         (flip_in("random-0.safetensors"), "random-0.safetensors has another checksum"),
         (flip_in("metrics.jsonl"), "metrics.jsonl has another checksum"),
         (flip_in("state.json"), "state.json "),
         (flip_in("checksums.json"), ""),
+        (nest_the_checksums, "checksums.json cannot be read"),
         (take_from_the_step_before, "optimizer.safetensors has another checksum"),
         (rename_the_step_before, "it is of step 4"),
     ],
@@ -205,10 +204,13 @@ def test_resume_refuses_changed_data_and_accepts_a_new_modification_time(broken,
     shutil.copy(recipe[key], run / "before.txt")
     os.utime(recipe[key])
     train(recipe)
-    (run / "results.json").unlink()
     with open(recipe[key], "a", encoding="utf-8") as file:
         file.write(row + "\n")
     try:
+        with pytest.raises(UserError, match=f"is finished, and was trained with {others([name])}; .* or use --force"):
+            train(recipe)
+        train(recipe, force=True)
+        (run / "results.json").unlink()
         with pytest.raises(UserError, match=f"was written with {others([name])}; .* or use --force"):
             train(recipe)
         train(recipe, force=True)
@@ -319,7 +321,7 @@ def test_results_and_card_name_what_a_run_was_resumed_with(broken):
     for steps in (7, 8):
         recipe = {**recipe, "learning_rate": 5e-4, "max_steps": steps, "force": True}
         results = train(recipe)
-    assert results["training"]["resumed_with_another"] == ["recipe"]
+    assert results["training"]["resumed_with_another"] == ["recipe"] and results["training"]["updates"] == 8
     card = (run / "best" / "README.md").read_text(encoding="utf-8")
     assert "Seed 42 was resumed by force with another recipe.\n" in card
 
@@ -330,12 +332,6 @@ def test_a_run_with_more_updates_than_the_recipe_asks_for_is_refused(broken):
     line = "step-00000006 has more updates than the 4 that the recipe asks for"
     with pytest.raises(UserError, match=line):
         train(recipe, max_steps=4, force=True)
-
-
-def test_a_finished_run_can_be_forced_to_resume(whole, tmp_path):
-    shutil.copytree(whole[0], tmp_path / "run")
-    recipe = {**whole[1], "output_dir": str(tmp_path / "run"), "max_steps": 7, "force": True}
-    assert train(recipe)["training"]["updates"] == 7
 
 
 @pytest.mark.parametrize("content", ["", "null", "[]", '{"model": "x"}', '{"model": "x', "[" * 10_000])

@@ -8,7 +8,7 @@ from csezoo.training.errors import UserError
 from csezoo.training.loop.weakened import weakened_tokens
 from csezoo.training.recipes import load_recipe, make_recipe, method_keys
 from tests.conftest import SENTENCES
-from tests.training.runs import lines, train, values
+from tests.training.runs import lines, train
 
 PROMPT = {"pooling": "prompt", "prompts": ['This sentence of "{sentence}" means{mask}.'], "denoise": "train"}
 
@@ -72,17 +72,9 @@ def test_an_edited_view_cannot_be_combined_with_a_method_of_pairs(of_pairs, edit
         configure(edited_view=edited_view)
 
 
-def combined(bases, dev_file, output, name, **changes):
-    recipe = values(bases["bert"], None, dev_file, output, method=name, max_steps=2, eval_steps=1)
-    del recipe["train_file"]
-    if "diffcse" in name:
-        recipe |= {"generator": str(bases["bert"])}
-    return train(recipe | changes)
-
-
-def test_l2pcsr_diffcse_and_a_prompt_train_together(bases, train_file, dev_file, tmp_path):
+def test_l2pcsr_diffcse_and_a_prompt_train_together(tiny, bases, tmp_path):
     """l2pcsr + diffcse + prompt is a run, not a fork."""
-    combined(bases, dev_file, tmp_path / "run", "l2pcsr+diffcse", train_file=str(train_file), inner_steps=1, **PROMPT)
+    train(tiny(method="l2pcsr+diffcse", generator=str(bases["bert"]), max_steps=2, inner_steps=1, **PROMPT))
     logged = [line for line in lines(tmp_path / "run") if "loss" in line]
     assert all({"contrastive", "rtd"} <= line.keys() for line in logged)
     best = tmp_path / "run" / "best"
@@ -94,15 +86,15 @@ def test_l2pcsr_diffcse_and_a_prompt_train_together(bases, train_file, dev_file,
     assert list(weakened_tokens(tmp_path / "run", SENTENCES[:2])) == SENTENCES[:2], "a picture of it can be drawn"
 
 
-def test_prdsimcse_and_l2pcsr_train_together(bases, train_file, dev_file, tmp_path):
-    changes = {"train_file": str(train_file), "inner_steps": 1, "denominator": "own"}
-    assert combined(bases, dev_file, tmp_path / "run", "prdsimcse+l2pcsr", **changes)["training"]["updates"] == 2
+def test_prdsimcse_and_l2pcsr_train_together(tiny, tmp_path):
+    results = train(tiny(method="prdsimcse+l2pcsr", max_steps=2, inner_steps=1, denominator="own"))
+    assert results["training"]["updates"] == 2
     assert load_published(tmp_path / "run" / "best").config.csezoo["method"] == "l2pcsr"
 
 
-def test_diffaug_and_diffcse_train_together_in_two_stages(bases, train_file, dev_file, triplets, tmp_path):
-    changes = {"train_file": str(train_file), **triplets, "nli_steps": 2, "nli_batch_size": 8, "prefix_length": 2}
-    combined(bases, dev_file, tmp_path / "run", "diffaug+diffcse", **changes, **PROMPT)
+def test_diffaug_and_diffcse_train_together_in_two_stages(tiny, bases, triplets, tmp_path):
+    changes = {**triplets, "nli_steps": 2, "nli_batch_size": 8, "prefix_length": 2, **PROMPT}
+    train(tiny(method="diffaug+diffcse", generator=str(bases["bert"]), max_steps=2, **changes))
     logged = [line for line in lines(tmp_path / "run") if "loss" in line]
     assert ["nli" in line for line in logged] == [True, True, False, False]
     assert ["rtd" in line for line in logged] == [False, False, True, True]

@@ -1,6 +1,5 @@
 """DiffAug's runs with two stages: their files, and two processes."""
 
-import json
 import shutil
 
 import pytest
@@ -11,7 +10,7 @@ from safetensors.torch import load_file
 from csezoo.training.errors import UserError
 from csezoo.training.loop.building import build
 from csezoo.training.pictures.curves import draw_prefix_tuning
-from csezoo.training.recipes import load_recipe, make_recipe
+from csezoo.training.recipes import make_recipe
 from tests.conftest import SENTENCES
 from tests.interpreters import run_two
 from tests.training.runs import command_line, lines, same_but_for_rounding, same_run, train, values
@@ -119,8 +118,3 @@ def test_recipes_that_do_not_fit_are_refused_in_one_line(two_stages, tmp_path):
         train(recipe, gradient_checkpointing=True)
     with pytest.raises(UserError, match="nli_classes: training on labelled pairs needs"):
         train(recipe, nli_classes=0, nli_weight=0.0)
-
-
-def test_low_label_settings_are_a_fraction_of_the_recipe():
-    recipe = load_recipe("diffaug-bert-base-uncased-semi-aux", {"nli_fraction": "0.01"})
-    assert (recipe.nli_fraction, json.loads(json.dumps(recipe.to_dict()))["nli_fraction"]) == (0.01, 0.01)

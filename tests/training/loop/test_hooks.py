@@ -42,12 +42,9 @@ def train(bases, train_file, dev_file, tmp_path, monkeypatch):
     return train
 
 
-def test_after_update_is_called_once_per_update(train):
-    assert train(max_steps=4) == (4, ["contrastive"])
-
-
-def test_after_update_is_called_once_for_accumulated_batches(train):
-    assert train(max_steps=3, gradient_accumulation_steps=2) == (3, ["contrastive"])
+@pytest.mark.parametrize("accumulated", [1, 2])
+def test_after_update_is_called_once_per_update(train, accumulated):
+    assert train(max_steps=3, gradient_accumulation_steps=accumulated) == (3, ["contrastive"])
 
 
 def test_after_update_is_called_in_every_stage(train, triplets):

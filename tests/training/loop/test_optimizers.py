@@ -41,14 +41,10 @@ def updates(optimizer_class, **options) -> list[float]:
 
 
 @pytest.mark.parametrize("fused", [False, True])
-def test_the_adamw_of_transformers_4_equals_its_equation(fused):
-    assert updates(Transformers4AdamW, weight_decay=DECAY, fused=fused) == pytest.approx(by_hand(0.5), rel=1e-12)
-
-
-@pytest.mark.parametrize("fused", [False, True])
-def test_the_adamw_without_bias_correction_equals_its_equation(fused):
-    expected = by_hand(0.5, corrects_bias=False)
-    assert updates(UncorrectedAdamW, weight_decay=DECAY, fused=fused) == pytest.approx(expected, rel=1e-12)
+@pytest.mark.parametrize(("kind", "corrects_bias"), [(Transformers4AdamW, True), (UncorrectedAdamW, False)])
+def test_an_adamw_of_transformers_4_equals_its_equation(kind, corrects_bias, fused):
+    expected = by_hand(0.5, corrects_bias)
+    assert updates(kind, weight_decay=DECAY, fused=fused) == pytest.approx(expected, rel=1e-12)
 
 
 def test_a_schedule_sets_the_rate_of_both_adamw_of_transformers_4():

@@ -11,8 +11,8 @@ from csezoo.training.loop.checkpoints import step_of
 from csezoo.training.loop.training_log import TrainingLog
 from tests.interpreters import ROOT, run_two
 from tests.methods import RUNS, run_keys
-from tests.training.faults import AtRecord, KilledAfter, KilledAtFile, fill_disk, terminate, train_in_child
-from tests.training.runs import LAUNCH_TWO, command_line, finish, lines, same_run, start, train, values
+from tests.training.faults import AtRecord, KilledAtFile, fill_disk, kill_later, terminate, train_in_child
+from tests.training.runs import LAUNCH_TWO, command_line, finish, lines, same_run, start, train
 
 SETTINGS = {
     "simcse, masked language modelling, accumulated": {"mlm_weight": 0.1, "gradient_accumulation_steps": 2},
@@ -37,13 +37,22 @@ FAST = {
 CASES = [name if name in FAST else pytest.param(name, marks=pytest.mark.slow) for name in (*RUNS, *SETTINGS)]
 
 
+@pytest.fixture
+def two(tiny, tmp_path):
+    """A function that returns the keys of two runs, in the directories `whole` and `broken`."""
+
+    def two(**changes):
+        return [tiny(**changes, output_dir=str(tmp_path / name)) for name in ("whole", "broken")]
+
+    return two
+
+
 @pytest.mark.parametrize("name", CASES)
-def test_every_method_resumes_bit_for_bit(name, bases, train_file, dev_file, tmp_path, triplets, train_up_to):
+def test_every_method_resumes_bit_for_bit(name, bases, two, tmp_path, triplets, train_up_to):
     """Stopped after an update, between a dev score and its checkpoint, and (DiffAug) around the end of a stage."""
     keys = SETTINGS[name] if name in SETTINGS else run_keys(name, bases["bert"], triplets)
-    recipe = values(bases["bert"], train_file, dev_file, tmp_path / "whole", **{"eval_steps": 1, **keys})
-    train(recipe)
-    broken = {**recipe, "output_dir": str(tmp_path / "broken")}
+    whole, broken = two(**{"eval_steps": 1, **keys})
+    train(whole)
     for step, kind in ((1, "loss"), (2, "dev"), (3, "dev"), (4, "loss")):
         if any(line["step"] == step for line in lines(tmp_path / "whole")):  # early stopping may come first
             train_up_to(f"step {step}  {kind}", broken)
@@ -51,25 +60,22 @@ def test_every_method_resumes_bit_for_bit(name, bases, train_file, dev_file, tmp
     same_run(tmp_path / "whole", tmp_path / "broken")
 
 
-def test_resume_continues_only_the_interrupted_seed(bases, train_file, dev_file, tmp_path, train_up_to):
-    recipe = values(bases["bert"], train_file, dev_file, tmp_path / "whole", seeds=[1, 2], max_steps=2, eval_steps=1)
-    whole = train(recipe)
-    broken = {**recipe, "output_dir": str(tmp_path / "broken")}
+def test_resume_continues_only_the_interrupted_seed(two, tmp_path, train_up_to):
+    whole, broken = two(seeds=[1, 2], max_steps=2, eval_steps=1)
+    expected = train(whole)["summary"]
     train_up_to("step 2  loss", broken, occurrence=2)
     first = (tmp_path / "broken" / "seed-1" / "best" / "model.safetensors").stat().st_mtime_ns
-    assert train(broken)["summary"] == whole["summary"]
+    assert train(broken)["summary"] == expected
     assert (tmp_path / "broken" / "seed-1" / "best" / "model.safetensors").stat().st_mtime_ns == first
     for seed in ("seed-1", "seed-2"):
         same_run(tmp_path / "whole" / seed, tmp_path / "broken" / seed)
 
 
 @pytest.mark.slow
-def test_a_run_killed_many_times_ends_like_the_uninterrupted_one(bases, train_file, dev_file, tmp_path):
+def test_a_run_killed_many_times_ends_like_the_uninterrupted_one(two, tmp_path):
     """SIGKILL before changes of file names in the run's directory: in saves, prunings, `best/`, whitening, results."""
-    recipe = values(bases["bert"], train_file, dev_file, tmp_path / "whole", max_steps=4, eval_steps=1)
-    recipe |= {"whitening": 8, "soup": 2}
-    train(recipe)
-    broken = {**recipe, "output_dir": str(tmp_path / "broken")}
+    whole, broken = two(max_steps=4, eval_steps=1, whitening=8, soup=2)
+    train(whole)
     code, kills = -signal.SIGKILL, 0
     while code == -signal.SIGKILL:
         fault = KilledAtFile(tmp_path / "broken", 3 + 13 * kills)
@@ -81,17 +87,13 @@ def test_a_run_killed_many_times_ends_like_the_uninterrupted_one(bases, train_fi
 
 
 @pytest.mark.slow
-def test_a_run_killed_while_checkpoints_are_written_ends_like_the_uninterrupted_one(
-    bases, train_file, dev_file, tmp_path
-):
+def test_a_run_killed_while_checkpoints_are_written_ends_like_the_uninterrupted_one(two, tmp_path):
     """SIGKILLs at random moments after an evaluation: its checkpoint is written while the run trains on."""
-    changes = {"max_steps": 50, "eval_steps": 1, "soup": 2}
-    recipe = values(bases["bert"], train_file, dev_file, tmp_path / "whole", **changes)
-    train(recipe)
-    broken = {**recipe, "output_dir": str(tmp_path / "broken")}
+    whole, broken = two(max_steps=50, eval_steps=1, soup=2)
+    train(whole)
     draw, code, steps = random.Random(0), -signal.SIGKILL, []
     while code == -signal.SIGKILL and len(steps) < 20:
-        fault = KilledAfter("  dev ", draw.randint(1, 4), draw.uniform(0, 0.1))
+        fault = AtRecord("  dev ", occurrence=draw.randint(1, 4), strike=partial(kill_later, draw.uniform(0, 0.1)))
         code, err = train_in_child(command_line(broken), tmp_path, fault)
         steps.append(max((step_of(path) for path in tmp_path.glob("broken/checkpoints/step-*")), default=0))
     assert steps == sorted(steps) and len({*steps}) > 5, "few checkpoints were complete"
@@ -102,10 +104,9 @@ def test_a_run_killed_while_checkpoints_are_written_ends_like_the_uninterrupted_
 
 
 @pytest.mark.slow
-def test_a_full_disk_is_one_line_and_keeps_the_last_checkpoint(bases, train_file, dev_file, tmp_path):
-    recipe = values(bases["bert"], train_file, dev_file, tmp_path / "whole")
-    train(recipe)
-    broken = {**recipe, "output_dir": str(tmp_path / "broken")}
+def test_a_full_disk_is_one_line_and_keeps_the_last_checkpoint(two, tmp_path):
+    whole, broken = two()
+    train(whole)
     written = tmp_path / "broken" / "checkpoints" / "step-00000002"
     code, err = train_in_child(command_line(broken), tmp_path, AtRecord("step 3", partial(fill_disk, written)))
     assert code == 2 and "Traceback" not in err
@@ -142,16 +143,14 @@ STREAM = {"train_file": None, "dataset_file": "*.txt", "streaming": True, "strea
 
 @pytest.mark.slow
 @pytest.mark.parametrize("changes", [{}, STREAM], ids=["", "shards of a stream"])
-def test_two_processes_resume_bit_for_bit(bases, train_file, dev_file, tmp_path, changes):
+def test_two_processes_resume_bit_for_bit(two, train_file, tmp_path, changes):
     """Stopped by SIGTERM to the launcher, at the third update."""
     lines_of_file = train_file.read_text(encoding="utf-8").splitlines(keepends=True)
     (tmp_path / "shards").mkdir()
     for shard in range(2):
         (tmp_path / "shards" / f"{shard}.txt").write_text("".join(lines_of_file[shard::2]), encoding="utf-8")
-    changes = {"batch_size": 40, "eval_steps": 1, "dataset": str(tmp_path / "shards"), **changes}
-    recipe = values(bases["bert"], train_file, dev_file, tmp_path / "whole", **changes)
-    run_two("-m", "csezoo.training.train", *command_line(recipe))
-    broken = {**recipe, "output_dir": str(tmp_path / "broken")}
+    whole, broken = two(batch_size=40, eval_steps=1, dataset=str(tmp_path / "shards"), **changes)
+    run_two("-m", "csezoo.training.train", *command_line(whole))
     (tmp_path / "waits.py").write_text(WAITS, encoding="utf-8")
     process = start(broken, *LAUNCH_TWO[:-2], str(tmp_path / "waits.py"), ACCELERATE_USE_CPU="true", PYTHONPATH=ROOT)
     while process.poll() is None and "step 2  dev" not in process.stderr.readline():

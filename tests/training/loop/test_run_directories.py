@@ -255,7 +255,7 @@ def test_seeds_that_are_tested_on_other_pairs_are_refused(bases, train_file, dev
     train(recipe)
     pairs.write_text("".join(pairs.read_text(encoding="utf-8").splitlines(keepends=True)[:30]), encoding="utf-8")
     with pytest.raises(UserError, match="seeds: seed 2 has another test pairs than seed 1; "):
-        train(recipe, seeds=[1, 2])
+        train(recipe, seeds=[2])
 
 
 @pytest.mark.parametrize("content", ["", "[]", '{"seed": 1}'])

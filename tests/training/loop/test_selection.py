@@ -10,7 +10,6 @@ from accelerate import Accelerator
 from safetensors.torch import load_file
 
 from csezoo.modeling.methods.simcse.model import SimCSEModel
-from csezoo.training.errors import UserError
 from csezoo.training.evaluation.selection import dev_score, load_dev_tasks
 from csezoo.training.evaluation.tasks.transfer import TransferTask
 from csezoo.training.loop import runs
@@ -111,17 +110,3 @@ def test_the_transfer_tasks_that_select_are_on_dev_and_in_the_fast_protocol(real
     tasks = load_dev_tasks("transfer-dev", str(real_data / "data" / "senteval"))
     assert [(task.name, task.protocol) for task in tasks][:2] == [("MR-dev", "fast"), ("CR-dev", "fast")]
     assert len(tasks) == 7
-
-
-@pytest.mark.parametrize(
-    "keys, message",
-    [
-        ({"select_by": "best"}, "select_by: 'best' must be one of sts-dev, sts-sickr-dev, transfer-dev, last"),
-        ({"select_by": "last", "soup": 2}, "soup: the best weights are chosen by their dev scores"),
-        ({"select_by": "transfer-dev", "eval_data": "none"}, "transfer-dev reads --eval_data; give it"),
-        ({"select_by": "sts-sickr-dev", "dev_file": "dev.csv"}, "give it, and no --dev_file"),
-    ],
-)
-def test_what_cannot_select_is_refused(keys, message):
-    with pytest.raises(UserError, match=message):
-        make_recipe(keys)

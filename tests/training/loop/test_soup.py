@@ -5,11 +5,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from csezoo.training.errors import UserError
 from csezoo.training.files import read_json
 from csezoo.training.loop.served.best_weights import BestWeights
 from csezoo.training.loop.served.soup import Soup, average_weights
-from csezoo.training.recipes import make_recipe
 from tests.methods import run_keys
 from tests.training.runs import lines, train
 
@@ -86,8 +84,3 @@ def test_a_finished_run_can_be_evaluated_again(tiny, tmp_path):
     train(recipe)
     again = read_json(results)
     assert again["results"] == first["results"] and again["training"]["soup"] == first["training"]["soup"]
-
-
-def test_a_soup_needs_dev_pairs():
-    with pytest.raises(UserError, match="soup: the best weights are chosen by their dev scores; give --dev_file"):
-        make_recipe({"soup": 2, "eval_data": "none"})

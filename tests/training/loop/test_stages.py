@@ -19,7 +19,6 @@ from csezoo.training.loop.background import BackgroundWriter
 from csezoo.training.loop.best_model import BestModel
 from csezoo.training.loop.building import build
 from csezoo.training.loop.training_log import TrainingLog
-from csezoo.training.loop.training_loop import Stage
 from csezoo.training.publishing.fingerprints import verify_repository
 from csezoo.training.recipes import make_recipe
 from tests.conftest import SENTENCES
@@ -101,35 +100,21 @@ def test_labelled_pairs_and_sentences_can_be_trained_jointly(tiny, tmp_path, pai
         assert line["loss"] == pytest.approx(line["contrastive"] + 0.5 * line["nli"], rel=1e-5)
 
 
-def test_a_run_can_train_on_labelled_pairs_only(bases, dev_file, tmp_path, pairs):
-    recipe = values(bases["bert"], None, dev_file, tmp_path / "run", **pairs)
-    recipe |= {"max_steps": 0, "nli_epochs": 1, "nli_batch_size": 16, "projection": "none", "pooling": "mean"}
-    del recipe["train_file"]
-    results = train(recipe)
-    assert results["training"]["updates"] == 3  # 40 pairs in batches of 16, and no training sentences needed
+def test_a_run_can_train_on_labelled_pairs_only(tiny, tmp_path, pairs):
+    recipe = tiny(train_file=None, max_steps=0, nli_epochs=1, nli_batch_size=16, projection="none", **pairs)
+    assert train(recipe, pooling="mean")["training"]["updates"] == 3  # 40 pairs in batches of 16
     assert all(
         set(line) == {"step", "loss", "nli", "learning_rate", "padding_tokens"} for line in stages(tmp_path / "run")
     )
 
 
 @pytest.mark.parametrize("keys", [{}, DENOISED], ids=["simcse", "promptbert"])
-def test_a_stage_of_the_contrastive_objective_is_supervised_simcse(bases, dev_file, tmp_path, triplets, keys):
+def test_a_stage_of_the_contrastive_objective_is_supervised_simcse(tiny, tmp_path, triplets, keys):
     """Same triplets, same order, same schedule: the same losses and weights."""
-    triplets |= {
-        "nli_objective": "contrastive",
-        "nli_steps": 3,
-        "nli_batch_size": 8,
-        "nli_decay_steps": 3,
-        "max_steps": 0,
-    }
-    stage = values(bases["bert"], None, dev_file, tmp_path / "stage", **triplets)
-    del stage["train_file"]
-    supervised = values(
-        bases["bert"], triplets["nli_file"], dev_file, tmp_path / "supervised", max_steps=3, batch_size=8
-    )
-    supervised |= {"text_columns": triplets["nli_columns"]}
-    for recipe in (stage, supervised):
-        train(recipe, **keys)
+    stage = {"nli_objective": "contrastive", "nli_steps": 3, "nli_batch_size": 8, "nli_decay_steps": 3, "max_steps": 0}
+    train(tiny(train_file=None, output_dir=str(tmp_path / "stage"), **triplets, **stage, **keys))
+    supervised = {"train_file": triplets["nli_file"], "text_columns": triplets["nli_columns"], "batch_size": 8}
+    train(tiny(output_dir=str(tmp_path / "supervised"), max_steps=3, **supervised, **keys))
     losses = [[line["loss"] for line in stages(tmp_path / name)] for name in ("stage", "supervised")]
     assert losses[0] == losses[1] and len(losses[0]) == 3
     one, other = (load_file(tmp_path / name / "best/model.safetensors") for name in ("stage", "supervised"))
@@ -161,12 +146,6 @@ def test_a_csv_file_may_have_a_column_named_label(tmp_path, columns):
     path.write_text("\n".join(map(",".join, rows)) + "\n", encoding="utf-8")
     loaded = load_labelled(make_recipe({"nli_file": str(path), "nli_columns": columns, "nli_steps": 1}), 3)
     assert loaded[:] == {"0": ["p1", "p2"], "1": ["h1", "h2"], "label": [1, 2]}
-
-
-def test_the_error_names_an_unknown_label(tmp_path):
-    rows = [{"premise": "p", "hypothesis": "h", "label": "maybe"}]
-    with pytest.raises(UserError, match="row 1: label 'maybe' must be one of contradiction, entailment, neutral"):
-        labelled(tmp_path / "a.jsonl", rows, ["premise", "hypothesis", "label"], 3)
 
 
 def test_columns_of_labelled_data_must_be_named(tmp_path):
@@ -246,8 +225,7 @@ def test_patience_looks_at_the_highest_score_where_the_last_update_is_served(tmp
 
 
 def test_without_dev_pairs_a_line_says_that_nothing_stops_the_run(tiny, dev_file, capsys):
-    recipe = tiny(max_steps=2, eval_steps=1, patience=1, test_file=str(dev_file))
-    del recipe["dev_file"]
+    recipe = tiny(max_steps=2, eval_steps=1, patience=1, dev_file=None, test_file=str(dev_file))
     assert train(recipe)["training"]["updates"] == 2
     assert "patience, endurance: there are no dev pairs" in capsys.readouterr().err
 
@@ -262,10 +240,9 @@ def test_early_stopping_stops_a_run_and_it_stays_stopped(tiny, tmp_path):
     assert train(recipe, learning_rate=0.05)["training"]["updates"] == updates
 
 
-def test_without_updates_the_run_saves_the_pooled_base_model(bases, dev_file, tmp_path):
-    recipe = values(bases["bert"], None, dev_file, tmp_path / "run", max_steps=0, pooling="first_last_mean")
-    del recipe["train_file"]
-    assert train(recipe, projection="none")["training"]["updates"] == 0
+def test_without_updates_the_run_saves_the_pooled_base_model(tiny, bases, tmp_path):
+    recipe = tiny(train_file=None, max_steps=0, pooling="first_last_mean", projection="none")
+    assert train(recipe)["training"]["updates"] == 0
     served, base = (AutoModel.from_pretrained(each).state_dict() for each in (tmp_path / "run/best", bases["bert"]))
     for name, tensor in base.items():
         if not name.startswith("pooler."):
@@ -346,11 +323,6 @@ def test_a_flow_reads_all_columns_with_the_dropout_of_training(bases, dev_file, 
         scales("one", text_columns=["first"])
 
 
-def test_a_flow_and_a_whitening_are_refused_together(bases, train_file, dev_file, tmp_path):
-    with pytest.raises(UserError, match="give only one"):
-        make_recipe(values(bases["bert"], train_file, dev_file, tmp_path, flow=True, whitening=8))
-
-
 def test_whitening_to_too_many_dimensions_is_refused(tiny, tmp_path):
     recipe = tiny(max_steps=0, whitening=33)
     with pytest.raises(UserError, match="whitening: 33 must be at most 32, the dimensions"):
@@ -358,7 +330,3 @@ def test_whitening_to_too_many_dimensions_is_refused(tiny, tmp_path):
     few = {**recipe, "output_dir": str(tmp_path / "few"), "whitening": 20, "whitening_sentences": 5}
     with pytest.raises(UserError, match="give more training sentences, or a smaller --whitening"):
         train(few)
-
-
-def test_a_stage_knows_where_it_ends():
-    assert Stage("contrastive", start=3, updates=4, decay=4, learning_rate=1.0).stop == 7

@@ -1,6 +1,5 @@
 """Complete runs on a tiny base model: files, errors, one process and two."""
 
-import os
 import re
 import shutil
 from dataclasses import replace
@@ -68,9 +67,7 @@ def test_a_run_that_never_improves_logs_a_warning(tiny, capsys):
 
 
 def test_test_pairs_work_without_dev_pairs(tiny, dev_file, capsys):
-    recipe = tiny(max_steps=1, test_file=str(dev_file))
-    del recipe["dev_file"]
-    results = train(recipe)
+    results = train(tiny(max_steps=1, dev_file=None, test_file=str(dev_file)))
     assert [result["task"] for result in results["results"]] == ["test"] and results["training"]["dev"] is None
     assert results["neighbours"] == [], "the pairs are private"
     assert "The finished repository" in capsys.readouterr().out
@@ -248,23 +245,18 @@ def test_a_tokenizer_whose_merges_miss_a_token_is_one_line(bases, train_file, de
         load_encoder(str(base), pooling="cls")
 
 
-def test_resume_refuses_another_launch(tiny, tmp_path):
+def test_resume_refuses_another_launch(tiny, tmp_path, monkeypatch):
     recipe = tiny(max_steps=1)
     train(recipe)
     (tmp_path / "run" / "results.json").unlink()
     AcceleratorState._reset_state(reset_partial_state=True)
-    os.environ["ACCELERATE_MIXED_PRECISION"] = "bf16"
-    try:
-        with pytest.raises(UserError, match="with another precision"):
-            train(recipe)
-    finally:
-        del os.environ["ACCELERATE_MIXED_PRECISION"]
+    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "bf16")
+    with pytest.raises(UserError, match="with another precision"):
+        train(recipe)
 
 
-def test_without_dev_the_last_model_is_the_best(tiny, dev_file, tmp_path):
-    recipe = tiny(max_steps=3)
-    del recipe["dev_file"]
-    assert train(recipe)["training"]["best_step"] == 3
+def test_without_dev_the_last_model_is_the_best(tiny, tmp_path):
+    assert train(tiny(max_steps=3, dev_file=None))["training"]["best_step"] == 3
     last = load_file(tmp_path / "run" / "checkpoints" / "step-00000003" / "model.safetensors")
     best = load_file(tmp_path / "run" / "best" / "model.safetensors")
     encoder = {name for name in best if "pooler" not in name}

@@ -24,12 +24,10 @@ def files(repository):
 
 
 @pytest.fixture
-def unfinished(whole, tmp_path):
+def unfinished(broken):
     """A copy of a finished run, as if it had been killed before it wrote its repository."""
-    run = shutil.copytree(whole[0], tmp_path / "run")
-    (run / "results.json").unlink()
-    shutil.rmtree(run / "best")
-    return run
+    shutil.rmtree(broken[0] / "best")
+    return broken[0]
 
 
 def test_the_repository_is_the_one_that_the_end_of_the_run_writes(whole, unfinished):

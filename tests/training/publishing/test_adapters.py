@@ -16,6 +16,7 @@ from csezoo.training.publishing.adapters import NEEDED, merge_adapter, save_adap
 from csezoo.training.publishing.fingerprints import verify_repository
 from tests.conftest import SENTENCES, sentence_transformer
 from tests.interpreters import run_python
+from tests.repositories import local_files
 from tests.training.runs import train, values
 
 # PEFT 0.21 asks transformers for a name that it will drop.
@@ -162,8 +163,7 @@ def test_a_base_model_in_a_directory_needs_its_name_on_the_hub(run, tmp_path):
 
 def test_it_is_published_with_its_card_and_loads_from_the_hub(run, place, hub, tmp_path):
     """The Hub has the base model too; the same command again changes nothing."""
-    files = {path.relative_to(place / BASE).as_posix(): path for path in (place / BASE).rglob("*") if path.is_file()}
-    hub.commit(BASE, "base", {".gitattributes": b"", **{name: path.read_bytes() for name, path in files.items()}})
+    hub.commit(BASE, "base", {".gitattributes": b"", **local_files(place / BASE)})
     away = tmp_path / "away"  # where the id is no directory
     away.mkdir()
     environment = hub.environment(tmp_path / "hf")

@@ -31,12 +31,7 @@ VARIANTS = {
     "full-stop": {**PROMPT, "full_stop": True},
     "prompt-layers": {**PROMPT, "lora_rank": 3, "projection": "mlm_transform", "projection_at_test": True},
     "denoised": {**PROMPT, "denoise": "always"},
-    "denoised-transform": {
-        **PROMPT,
-        "denoise": "always",
-        "projection": "mlm_transform",
-        "projection_at_test": True,
-    },
+    "denoised-transform": {**PROMPT, "denoise": "always", "projection": "mlm_transform", "projection_at_test": True},
     "adapted": {
         "pooling": "mean",
         "projection": "none",

@@ -302,10 +302,7 @@ BAD_RUNS = {
 BAD_COMMANDS = {
     "no owner": (["--to", "tiny"], ["'tiny'", "ORG/NAME"]),
     "no name": (["--to", "zoo/so--tiny"], ["'zoo/so--tiny'", "Cannot have --"]),
-    "a tag of a pull request": (
-        ["--to", "zoo/tiny", "--create-pr", "--tag", "v1"],
-        ["--tag v1", "once it is merged"],
-    ),
+    "a tag of a pull request": (["--to", "zoo/tiny", "--create-pr", "--tag", "v1"], ["--tag v1", "once it is merged"]),
     "no directory": (["--to", "zoo/tiny"], ["nowhere has no config.json", "run directory"]),
 }
 

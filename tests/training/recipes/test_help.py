@@ -4,7 +4,9 @@ import re
 
 import pytest
 
-from csezoo.training.recipes import comments, method_keys, recipe_keys
+from csezoo.training.recipes import method_keys
+from csezoo.training.recipes.help import comments
+from csezoo.training.recipes.keys import recipe_keys
 from csezoo.training.train import main
 
 

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from csezoo.modeling import METHODS
 from csezoo.training.errors import UserError
-from csezoo.training.recipes import dump_recipe, load_recipe, make_recipe, method_keys, recipe_keys
+from csezoo.training.recipes import dump_recipe, load_recipe, make_recipe, method_keys
+from csezoo.training.recipes.keys import recipe_keys
 from csezoo.training.recipes.reading import optional
 from tests.refusals import refusal
 
@@ -127,7 +128,13 @@ def test_an_absurd_value_is_refused_with_what_is_allowed(values):
         ({"streaming": True, "max_steps": 2, "train_fraction": 0.5}, "give --max_train_sentences instead"),
         ({"streaming": True, "max_steps": 2, "dataset": "stsb-sentences"}, "stsb-sentences cannot be streamed; leave"),
         ({"streaming": True, "max_steps": 2, "dataset": "sts-sentences"}, "sts-sentences cannot be streamed; leave"),
-        ({"whitening": 4}, "give --train_file or --dataset"),
+        ({"select_by": "last", "soup": 2}, "soup: the best weights are chosen by their dev scores; give another"),
+        ({"eval_data": "none", "soup": 2}, "soup: the best weights are chosen by their dev scores; give --dev_file"),
+        ({"select_by": "transfer-dev", "eval_data": "none"}, "transfer-dev reads --eval_data; give it"),
+        ({"select_by": "sts-sickr-dev", "dev_file": "dev.csv"}, "give it, and no --dev_file"),
+        ({"whitening": 4}, "whitening: it is fitted on training sentences; give --train_file or --dataset"),
+        ({"flow": True}, "flow: it is fitted on training sentences; give --train_file or --dataset"),
+        ({"flow": True, "whitening": 8, "dataset": "some/data"}, "flow and whitening: give only one of them"),
         ({"lr_scheduler": "constant", "warmup_ratio": 0.1}, "give --lr_scheduler constant_with_warmup, or 0"),
         ({"lr_scheduler": "stepped"}, "lr_boundaries and lr_factors belong to lr_scheduler stepped: give both"),
         ({"lr_boundaries": [5], "lr_factors": [0.5]}, "lr_boundaries and lr_factors belong to lr_scheduler stepped"),

@@ -3,7 +3,8 @@
 import pytest
 
 from csezoo.training.recipes import dump_recipe, load_recipe, make_recipe, parse_overrides
-from csezoo.training.recipes.reading import as_word, coerce
+from csezoo.training.recipes.reading import as_word, coerce, keys_without_effect
+from csezoo.training.train import main
 from tests.refusals import refusal
 
 KNOWN = "simcse-bert-base-uncased"
@@ -127,6 +128,27 @@ def test_labelled_pairs_that_no_stage_uses_are_refused(keys):
 def test_labelled_pairs_that_are_given_beside_all_keys_of_a_run_are_refused_if_nothing_uses_them(tmp_path):
     dump_recipe(load_recipe(KNOWN), tmp_path / "recipe.yaml")
     assert "nothing uses these pairs" in refusal(load_recipe, str(tmp_path / "recipe.yaml"), {"nli_file": "pairs.csv"})
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "other"),
+    [
+        ("whitening_updates", 5, {"whitening": 8}),
+        ("flow_start", "random", {"flow": True}),
+        ("shuffle_buffer", 10, {"streaming": True, "max_steps": 1}),
+        ("nli_batch_size", 4, {"nli_file": "pairs.csv", "nli_steps": 1}),
+        ("nli_batch_size", 4, {"nli_dataset": "owner/pairs", "nli_steps": 1}),
+    ],
+)
+def test_a_key_has_no_effect_without_the_one_that_it_depends_on(key, value, other):
+    assert list(keys_without_effect(load_recipe(KNOWN, {key: value}), [key])) == [key]
+    assert keys_without_effect(load_recipe(KNOWN, {key: value, **other}), [key, *other]) == {}
+
+
+def test_training_names_a_key_without_effect(tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        main([KNOWN, "--base_model", str(tmp_path / "none"), "--train_file", __file__, "--whitening_power", "0.5"])
+    assert "whitening_power has no effect without whitening\n" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["x" * 5000, "9" * 5000])

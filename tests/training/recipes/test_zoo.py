@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 
 from csezoo.modeling import METHODS
-from csezoo.training.recipes import METHOD_FOLDERS, comments, dump_recipe, load_recipe, recipe_files, recipe_names
-from csezoo.training.recipes.reading import read_values
+from csezoo.training.recipes import METHOD_FOLDERS, dump_recipe, load_recipe, recipe_names
+from csezoo.training.recipes.help import comments
+from csezoo.training.recipes.reading import read_values, recipe_files
 
 SUPERVISED = ["sent0", "sent1", "hard_neg"]
 

@@ -13,6 +13,7 @@ from csezoo.training.reproducing.reports import describe
 from csezoo.training.reproducing.runs import make
 from tests.conftest import SENTENCES
 from tests.training.converting.authors import write_checkpoint
+from tests.training.senteval_files import write
 
 DEV = Column("dev", "sts-dev")
 
@@ -32,11 +33,9 @@ def test_every_released_checkpoint_has_a_row_with_the_numbers_of_its_authors():
 @pytest.fixture
 def data(tmp_path):
     """STS-B's dev pairs in SentEval's layout, in words that the tiny tokenizer knows."""
-    folder = tmp_path / "senteval" / "downstream" / "STS" / "STSBenchmark"
-    folder.mkdir(parents=True)
     pairs = [(SENTENCES[n % 50], SENTENCES[(7 * n + 1) % 50]) for n in range(1500)]
     lines = [f"genre\tfile\tyear\t{n}\t{n % 6}.0\t{first}\t{second}" for n, (first, second) in enumerate(pairs)]
-    (folder / "sts-dev.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    write(tmp_path / "senteval" / "STS" / "STSBenchmark" / "sts-dev.csv", lines)
     return str(tmp_path / "senteval")
 
 

@@ -91,28 +91,33 @@ def copied(model):
     return {name: tensor.clone() for name, tensor in model.state_dict().items()}
 
 
+@pytest.fixture
+def follows(base, tmp_path):
+    """Train, and in the zoo's own loop; compare the weights, and return the trainer and the weights before."""
+
+    def follows(name, model, collator, rows=None, callbacks=None, own=None, **arguments):
+        state = copied(model)
+        trainer = train(model, collator, tmp_path, rows, callbacks, **arguments)
+        assert_same(model, train_in_own_loop(name, base, trainer, state, **(own or {})))
+        return trainer, state
+
+    return follows
+
+
 @pytest.mark.parametrize("name", RUNS)
-def test_a_trainer_follows_the_zoos_own_loop_update_by_update(name, base, tmp_path):
-    model, collator = made(name, base)
-    state = copied(model)
-    trainer = train(model, collator, tmp_path)
-    assert_same(model, train_in_own_loop(name, base, trainer, state))
+def test_a_trainer_follows_the_zoos_own_loop_update_by_update(name, base, follows):
+    follows(name, *made(name, base))
 
 
 @pytest.mark.parametrize("name", ["simcse", "diffcse"])
-def test_accumulated_batches_are_those_of_the_own_loop(name, base, tmp_path):
-    model, collator = made(name, base)
-    state = copied(model)
-    trainer = train(model, collator, tmp_path, gradient_accumulation_steps=2)
-    assert_same(model, train_in_own_loop(name, base, trainer, state, accumulated=2))
+def test_accumulated_batches_are_those_of_the_own_loop(name, base, follows):
+    follows(name, *made(name, base), own={"accumulated": 2}, gradient_accumulation_steps=2)
 
 
 @pytest.mark.parametrize("changes", [{"ema_decay": 0.5}, {"lora_rank": 2}])
-def test_averages_and_lora_are_those_of_the_own_loop(changes, base, tmp_path):
+def test_averages_and_lora_are_those_of_the_own_loop(changes, base, follows):
     model, collator = made("simcse", base, **changes)
-    state = copied(model)
-    trainer = train(model, collator, tmp_path)
-    assert_same(model, train_in_own_loop("simcse", base, trainer, state, **changes))
+    _, state = follows("simcse", model, collator, own=changes)
     moved = {name.split(".")[0] for name, tensor in model.state_dict().items() if not torch.equal(tensor, state[name])}
     assert moved == ({"model", "average", "projection"} if "ema_decay" in changes else {"model", "projection"})
     backbone = [name for name in state if name.startswith("model.backbone.")]
@@ -120,15 +125,12 @@ def test_averages_and_lora_are_those_of_the_own_loop(changes, base, tmp_path):
     assert frozen == ("lora_rank" in changes)
 
 
-def test_both_stages_of_diffaug_are_those_of_the_own_loop(base, tmp_path):
+def test_both_stages_of_diffaug_are_those_of_the_own_loop(base, follows):
     model, collator = made("diffaug", base)
-    state = copied(model)
-    trainer = train(model, collator.labelled, tmp_path, triplets(16), [TrainingCallback(stage="nli")])
-    assert_same(model, train_in_own_loop("diffaug", base, trainer, state, stage="nli"))
+    first = [TrainingCallback(stage="nli")]
+    trainer, _ = follows("diffaug", model, collator.labelled, triplets(16), first, own={"stage": "nli"})
     assert set(trainer.state.log_history[0]) >= {"nli", "loss"}
-    state = copied(model)
-    trainer = train(model, collator, tmp_path)
-    assert_same(model, train_in_own_loop("diffaug", base, trainer, state))
+    follows("diffaug", model, collator)
 
 
 @pytest.mark.parametrize(
@@ -150,11 +152,8 @@ def test_without_the_callback_the_first_step_says_what_is_missing(name, changes,
 
 
 @pytest.mark.parametrize("name", ["simcse", "sgopt", "l2pcsr"])
-def test_a_method_that_needs_no_callback_trains_without_one(name, base, tmp_path):
-    model, collator = made(name, base)
-    state = copied(model)
-    trainer = train(model, collator, tmp_path, callbacks=[])
-    assert_same(model, train_in_own_loop(name, base, trainer, state))
+def test_a_method_that_needs_no_callback_trains_without_one(name, base, follows):
+    follows(name, *made(name, base), callbacks=[])
 
 
 def test_what_the_user_has_frozen_stays_frozen(base, tmp_path):

@@ -33,92 +33,83 @@ def base(bases):
     return bases["bert"]
 
 
-def losses_of(trainer):
-    return [row["loss"] for row in trainer.state.log_history if "loss" in row]
+@pytest.fixture
+def follows(base, tmp_path):
+    """Train with a loss, and in the zoo's own loop; compare the weights, and return the trainer and the loop's losses.
+
+    `own` are keys of the loop's recipe, and `options` those of `train_in_trainer`.
+    """
+
+    def follows(loss, rows=None, encoder=base, own=None, loop=None, atol=1e-9, **options):
+        built, recipe = own_model(loss, encoder, base, **(own or {}))
+        trainer = train_in_trainer(loss, tmp_path, rows or sentences(12), **options)
+        losses = train_in_own_loop(built, recipe, trainer, **(loop or {}))
+        assert_same_weights(loss, built.model, atol)
+        return trainer, losses
+
+    return follows
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_a_loss_follows_the_zoos_own_loop_update_by_update(name, base, tmp_path):
-    loss = loss_of(name, base, base)
-    built, recipe = own_model(loss, base, base)
-    trainer = train_in_trainer(loss, tmp_path, sentences(12))
-    expected = train_in_own_loop(built, recipe, trainer)
-    torch.testing.assert_close(losses_of(trainer), expected, atol=1e-6, rtol=1e-6)
-    assert_same_weights(loss, built.model)
+def test_a_loss_follows_the_zoos_own_loop_update_by_update(name, base, follows):
+    trainer, expected = follows(loss_of(name, base, base))
+    losses = [row["loss"] for row in trainer.state.log_history if "loss" in row]
+    torch.testing.assert_close(losses, expected, atol=1e-6, rtol=1e-6)
 
 
 @pytest.mark.parametrize("name", SOME)
-def test_accumulated_batches_are_those_of_the_own_loop(name, base, tmp_path):
-    loss = loss_of(name, base, base)
-    built, recipe = own_model(loss, base, base, gradient_accumulation_steps=2)
-    trainer = train_in_trainer(loss, tmp_path, sentences(24), gradient_accumulation_steps=2)
+def test_accumulated_batches_are_those_of_the_own_loop(name, base, follows):
+    twice = {"gradient_accumulation_steps": 2}
+    trainer, _ = follows(loss_of(name, base, base), sentences(24), own=twice, loop={"accumulated": 2}, **twice)
     assert len(trainer.draws) == 6
-    train_in_own_loop(built, recipe, trainer, accumulated=2)
-    assert_same_weights(loss, built.model)
 
 
 @pytest.mark.parametrize("name", [*SOME, "prdsimcse", "sgopt", "diffaug"])
-def test_bf16_is_that_of_the_own_loop_heads_included(name, base, tmp_path):
+def test_bf16_is_that_of_the_own_loop_heads_included(name, base, follows):
     loss = loss_of(name, base, base, dtype=torch.float32)
-    built, recipe = own_model(loss, base, base, dtype=torch.float32, mixed_precision="bf16")
-    trainer = train_in_trainer(loss, tmp_path, sentences(12), bf16=True)
-    train_in_own_loop(built, recipe, trainer, precision="bf16")
-    assert_same_weights(loss, built.model, atol=1e-6)
+    own = {"dtype": torch.float32, "mixed_precision": "bf16"}
+    follows(loss, own=own, loop={"precision": "bf16"}, atol=1e-6, bf16=True)
 
 
 @pytest.mark.parametrize("name", [*SOME, "sgopt", "l2pcsr+diffcse"])
-def test_gradient_checkpointing_changes_no_update(name, base, tmp_path):
-    loss = loss_of(name, base, base)
-    built, recipe = own_model(loss, base, base)
-
+def test_gradient_checkpointing_changes_no_update(name, base, follows):
     def checkpoint(model, loss):
         model.gradient_checkpointing_enable({"use_reentrant": False})  # as the trainer does
         return loss
 
-    trainer = train_in_trainer(loss, tmp_path, sentences(12), wrap=checkpoint)
-    train_in_own_loop(built, recipe, trainer)
-    assert_same_weights(loss, built.model)
+    follows(loss_of(name, base, base), wrap=checkpoint)
 
 
 @pytest.mark.parametrize("name", [*SOME, "diffaug"])
-def test_peft_adapters_on_the_model_are_trained_as_they_are(name, base, tmp_path):
+def test_peft_adapters_on_the_model_are_trained_as_they_are(name, base, follows):
     def adapt(model):
         model.add_adapter(LoraConfig(r=2, target_modules=["query", "value"], lora_dropout=0.1))
 
     model = sentence_transformer(base, longest=LONGEST)
     adapt(model)
     loss = loss_of(name, base, base, model=model)
-    built, recipe = own_model(loss, base, base, adapt=adapt)
     before = {name: tensor.clone() for name, tensor in model.named_parameters()}
-    trainer = train_in_trainer(loss, tmp_path, sentences(12))
-    train_in_own_loop(built, recipe, trainer)
-    assert_same_weights(loss, built.model)
+    follows(loss, own={"adapt": adapt})
     changed = {name for name, tensor in model.named_parameters() if not torch.equal(tensor, before[name])}
     assert changed and all("lora_" in name for name in changed)
 
 
 @pytest.mark.parametrize("name", [*SOME, "sgopt"])
-def test_matryoshka_loss_is_the_key_matryoshka_dims(name, base, tmp_path):
+def test_matryoshka_loss_is_the_key_matryoshka_dims(name, base, follows):
     loss = loss_of(name, base, base, **({"projection": "tanh"} if name == "sgopt" else {}))
-    built, recipe = own_model(loss, base, base, matryoshka_dims=[8, 16], matryoshka_weights=[0.5, 2.0])
 
     def wrap(model, loss):
         return MatryoshkaLoss(model, loss, [32, 16, 8], [1.0, 2.0, 0.5])
 
-    trainer = train_in_trainer(loss, tmp_path, sentences(12), wrap=wrap)
-    train_in_own_loop(built, recipe, trainer)
-    assert_same_weights(loss, built.model)
+    follows(loss, own={"matryoshka_dims": [8, 16], "matryoshka_weights": [0.5, 2.0]}, wrap=wrap)
     assert loss.trained.config.matryoshka_dims is None
 
 
 @pytest.mark.parametrize("name", ["simcse", "diffcse", "prdsimcse", "sgopt", "diffaug"])
-def test_mini_batches_have_the_update_of_the_complete_batch(name, base_without_dropout, base, tmp_path):
+def test_mini_batches_have_the_update_of_the_complete_batch(name, base_without_dropout, base, follows):
     loss = loss_of(name, base_without_dropout, base, mini_batch_size=1, **still(name))
-    built, recipe = own_model(loss, base_without_dropout, base)
-    trainer = train_in_trainer(loss, tmp_path, sentences(12))
-    train_in_own_loop(built, recipe, trainer)
     # Sums are in another order. The gradient of a key's bias is 0 but for rounding, and Adam divides it by its size.
-    assert_same_weights(loss, built.model, atol=1e-5)
+    follows(loss, encoder=base_without_dropout, atol=1e-5)
 
 
 def test_both_stages_of_diffaug_are_those_of_the_own_loop(base, tmp_path):
@@ -141,12 +132,8 @@ def test_both_stages_of_diffaug_are_those_of_the_own_loop(base, tmp_path):
     assert not torch.equal(encoder.embeddings.word_embeddings.weight, before["embeddings.word_embeddings.weight"])
 
 
-def test_pairs_and_triplets_are_the_views(base, tmp_path):
-    loss = loss_of("simcse", base, base)
-    built, recipe = own_model(loss, base, base)
-    trainer = train_in_trainer(loss, tmp_path, triplets(12))
-    train_in_own_loop(built, recipe, trainer)
-    assert_same_weights(loss, built.model)
+def test_pairs_and_triplets_are_the_views(base, follows):
+    follows(loss_of("simcse", base, base), triplets(12))
 
 
 def test_without_projection_it_is_the_ranking_loss_of_sentence_transformers(base):

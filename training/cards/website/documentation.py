@@ -31,17 +31,14 @@ def write_documentation(docs: Path, cards: Path, directory: Path) -> None:
         for page in docs.glob("*.md"):
             text = re.sub(r"<!--.*?-->\n*", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
             tokens = MARKDOWN.parse(text)
-            title = next((text for _, text in _headings(tokens)), page.stem)
-            _add_ids(tokens)
+            headings = list(_headings(tokens))
+            title = headings[0][1] if headings else page.stem
+            for heading, shown in headings:  # the ids that they have on GitHub
+                heading.attrSet("id", re.sub(r"[^\w\- ]", "", shown.lower()).replace(" ", "-"))
             html = Markup(render(tokens, page, {docs: Path(DOCS), cards: Path()}))
             name = html_name(Path(page.name)).name
-            about: dict[str, Any] = {
-                "title": f"csezoo: {title}",
-                "kind": f"docs {page.stem}",
-                "root": "../",
-                "docs": True,
-            }
-            write_page(directory / DOCS / name, html=html, pages=pages, current=name, **about)
+            about: dict[str, Any] = {"title": f"csezoo: {title}", "kind": f"docs {page.stem}", "root": "../"}
+            write_page(directory / DOCS / name, html=html, pages=pages, current=name, docs=True, **about)
     except OSError as error:
         raise UserError(f"html: {directory} cannot be written ({one_line(error)})") from error
 
@@ -56,12 +53,6 @@ def refuse_documentation(docs: Path) -> None:
             page.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise UserError(f"docs: {page} cannot be read ({one_line(error)}); a page is text in UTF-8") from error
-
-
-def _add_ids(tokens: list[Token]) -> None:
-    """Give every heading the id that it has on GitHub."""
-    for heading, title in _headings(tokens):
-        heading.attrSet("id", re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-"))
 
 
 def _headings(tokens: list[Token]) -> Iterator[tuple[Token, str]]:

@@ -228,7 +228,7 @@ def run_glue(
     data: str = "hub",
     *,
     seeds: Sequence[int] = (42,),
-    settings: FineTuning | None = None,
+    settings: FineTuning,
     out: str | Path | None = None,
     progress: bool = False,
 ) -> list[dict]:
@@ -246,7 +246,6 @@ def run_glue(
         UserError: as for `load_glue_task`, `finetune` and `ResultsFile`, or a seed is out of range. What can be
             checked is checked before the first run.
     """
-    settings = settings or FineTuning()
     if wrong := [seed for seed in seeds if not 0 <= seed < 2**32]:
         raise UserError(f"seeds: {wrong[0]} must be at least 0 and below 2**32")
     if not progress:

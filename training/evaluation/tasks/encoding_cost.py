@@ -12,6 +12,8 @@ from ...environment import default_device, peak_device_bytes, peak_rss_bytes
 from ..sentence_vectors import CountingEncoder, SentenceVectors
 from .sts import OnPairs
 
+REPEATS = 3  # timed calls, after one call to warm up; the result is their median
+
 
 @dataclass
 class CostTask(OnPairs):
@@ -20,8 +22,6 @@ class CostTask(OnPairs):
     The numbers depend on the machine and on what else it is doing, so they differ from run to run. The vectors are not
     kept for other tasks.
     """
-
-    repeats: int = 3  # number of timed calls, after one call to warm up. The result is their median.
 
     measured = "cost"
 
@@ -32,7 +32,7 @@ class CostTask(OnPairs):
         """Measure seconds per call, sentences and (if the encoder counts them) tokens per second, and peak memory."""
         encode, texts = vectors.encode, sorted(self.pairs.sentences())
         seconds = []
-        for _ in range(self.repeats + 1):
+        for _ in range(REPEATS + 1):
             started = time.perf_counter()
             encode(texts)
             seconds.append(time.perf_counter() - started)
@@ -46,4 +46,4 @@ class CostTask(OnPairs):
         return [{"task": self.name, "metric": name, "value": value} for name, value in values.items()]
 
     def receipt(self) -> dict[str, object]:
-        return {**self.pairs.receipt(), "repeats": self.repeats, "threads": torch.get_num_threads()}
+        return {**self.pairs.receipt(), "repeats": REPEATS, "threads": torch.get_num_threads()}

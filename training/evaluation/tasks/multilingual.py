@@ -14,13 +14,8 @@ CHINESE = {
 }
 STS17 = ("mteb/sts17-crosslingual-sts", "faeb762787bd10488a50c8b5be4a3b82e411949c", "test")
 # The language pairs of STS2017-extended (Reimers, Gurevych 2020): six of SemEval and four translated ones.
-STS17_ROWS = {
-    languages: 250
-    for languages in (
-        *("ar-ar", "en-ar", "es-es", "es-en", "en-en", "en-tr"),
-        *("en-de", "fr-en", "it-en", "nl-en"),
-    )
-}
+STS17_LANGUAGES = ("ar-ar", "en-ar", "es-es", "es-en", "en-en", "en-tr", "en-de", "fr-en", "it-en", "nl-en")
+STS17_ROWS = dict.fromkeys(STS17_LANGUAGES, 250)
 STS17_HUB_ROWS = {**STS17_ROWS, "ko-ko": 2846}
 SPANISH_ROWS = {"news": 480, "wikipedia": 324}
 
@@ -36,14 +31,10 @@ def load_chinese(data: str) -> list[PairTask]:
         data: `hub`, or a directory with the files as distributed, `BQ/BQ.test.data` and `LCQMC/LCQMC.test.data`:
             sentence, sentence and label, tab-separated, without a header.
     """
-    tasks = []
-    for name, (rows, place) in CHINESE.items():
-        if data == "hub":
-            task = from_hub(name, *place)
-        else:
-            task = _three_columns(name, data, Path(name, f"{name}.test.data"), "spearman")
-        tasks.append(counted(task, rows))
-    return tasks
+    return [
+        _read(name, data, rows, place, Path(name, f"{name}.test.data"), "spearman")
+        for name, (rows, place) in CHINESE.items()
+    ]
 
 
 def load_sts17(data: str) -> list[PairTask]:
@@ -56,15 +47,11 @@ def load_sts17(data: str) -> list[PairTask]:
             STS2017-extended, `STS/STS2017-extended/STS.en-en.txt` and so on: sentence, sentence and score,
             tab-separated.
     """
-    tasks = []
-    for languages, rows in (STS17_HUB_ROWS if data == "hub" else STS17_ROWS).items():
-        name = f"STS17 {languages}"
-        if data == "hub":
-            task = from_hub(name, *STS17, config=languages, metric="pearson")
-        else:
-            task = _three_columns(name, data, Path("STS", "STS2017-extended", f"STS.{languages}.txt"), "pearson")
-        tasks.append(counted(task, rows))
-    return tasks
+    folder = Path("STS", "STS2017-extended")
+    return [
+        _read(f"STS17 {languages}", data, rows, STS17, folder / f"STS.{languages}.txt", "pearson", languages)
+        for languages, rows in (STS17_HUB_ROWS if data == "hub" else STS17_ROWS).items()
+    ]
 
 
 def load_spanish(data: str) -> list[PairTask]:
@@ -89,8 +76,13 @@ def load_spanish(data: str) -> list[PairTask]:
     ]
 
 
-def _three_columns(name: str, data: str, file: Path, metric: str) -> PairTask:
+def _read(
+    name: str, data: str, rows: int, place: tuple[str, str, str], file: Path, metric: str, config: str | None = None
+) -> PairTask:
+    """Read a task from its place on the Hub, or from its file in a directory, which has three columns."""
+    if data == "hub":
+        return counted(from_hub(name, *place, config, metric), rows)
     senteval = find_senteval(data)
     path = senteval.root / file
-    rows = [read_pair(path, number, line, (0, 1, 2)) for number, line in numbered_lines(path)]
-    return pair_task(name, rows, senteval.source(path), metric=metric)
+    pairs = [read_pair(path, number, line, (0, 1, 2)) for number, line in numbered_lines(path)]
+    return counted(pair_task(name, pairs, senteval.source(path), metric=metric), rows)

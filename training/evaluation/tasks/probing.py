@@ -52,38 +52,30 @@ def stratified_folds(labels: np.ndarray, folds: int) -> list[Split]:
     return list(splitter.split(np.zeros(len(labels)), labels))
 
 
-def nested_folds(features: np.ndarray, labels: np.ndarray, protocol: Protocol) -> tuple[float, float]:
-    """Score by nested cross-validation: the inner folds choose the penalty, the outer folds test it.
+def folds_then_test(
+    features: np.ndarray, labels: np.ndarray, splits: list[Split], protocol: Protocol
+) -> tuple[float, float]:
+    """Score on splits: folds of the training rows choose the penalty of each, and its test rows test it.
 
     Args:
         features: `(n, d)`.
         labels: `(n,)`, numbers from 0.
+        splits: one; or the outer folds of a nested cross-validation.
 
     Returns:
-        Mean accuracy (× 100) of the chosen penalties on the inner folds, and on the outer folds.
+        Mean accuracy (× 100) of the chosen penalties on the folds, and on the test rows.
     """
-    outer = stratified_folds(labels, protocol.folds)
-    inner = [
-        [(train[fit], train[held]) for fit, held in stratified_folds(labels[train], protocol.folds)]
-        for train, _ in outer
+    folds = [
+        (train[others], train[held])
+        for train, _ in splits
+        for others, held in stratified_folds(labels[train], protocol.folds)
     ]
-    flat = [split for splits in inner for split in splits]
-    scores = fit(features, labels, flat, np.tile(PENALTIES, (len(flat), 1)), protocol)[1]  # (outer · inner, P)
-    dev = np.round(100 * scores.reshape(len(outer), protocol.folds, -1).mean(1), 2)  # (outer, P), tied as in SentEval
+    scores = fit(features, labels, folds, np.tile(PENALTIES, (len(folds), 1)), protocol)[1]  # (splits · folds, P)
+    # (splits, P), tied as in SentEval
+    dev = np.round(100 * scores.reshape(len(splits), protocol.folds, -1).mean(1), 2)
     chosen = np.array(PENALTIES)[dev.argmax(1)]
-    test = _fit_and_test(features, labels, outer, chosen, protocol)
+    test = _fit_and_test(features, labels, splits, chosen, protocol)
     return float(dev.max(1).mean()), 100 * float(test.mean())
-
-
-def folds_then_test(
-    features: np.ndarray, labels: np.ndarray, train: np.ndarray, test: np.ndarray, protocol: Protocol
-) -> tuple[float, float]:
-    """Return the accuracy (× 100) on folds of the training rows, which choose the penalty, and on the test rows."""
-    folds = [(train[fit], train[held]) for fit, held in stratified_folds(labels[train], protocol.folds)]
-    scores = fit(features, labels, folds, np.tile(PENALTIES, (len(folds), 1)), protocol)[1]
-    dev = np.round(100 * scores.mean(0), 2)
-    accuracy = _fit_and_test(features, labels, [(train, test)], np.array([PENALTIES[dev.argmax()]]), protocol)
-    return float(dev.max()), 100 * float(accuracy[0])
 
 
 def dev_then_test(

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from ...errors import UserError
-from .probing import PROTOCOLS, SEED, dev_then_test, folds_then_test, nested_folds
+from .probing import PROTOCOLS, SEED, dev_then_test, folds_then_test, stratified_folds
 from .senteval import check_count, find_senteval, numbered_lines, respaced
 from .sts import Vectors
 
@@ -74,12 +74,12 @@ class TransferTask:
         ends = np.cumsum([len(part) for part in self.parts.values()])[:-1]
         parts = dict(zip(self.parts, np.split(np.arange(len(examples)), ends), strict=True))
         protocol = PROTOCOLS[self.protocol]
-        if "all" in parts:
-            dev, test = nested_folds(features, labels, protocol)
-        elif "dev" in parts:
+        if "dev" in parts:
             dev, test = dev_then_test(features, labels, **parts, protocol=protocol)
+        elif "all" in parts:
+            dev, test = folds_then_test(features, labels, stratified_folds(labels, protocol.folds), protocol)
         else:
-            dev, test = folds_then_test(features, labels, **parts, protocol=protocol)
+            dev, test = folds_then_test(features, labels, [(parts["train"], parts["test"])], protocol)
         result = {"task": self.name, "metric": "accuracy", "value": test, "dev": dev}
         return [{**result, "classifier": protocol.classifier}]
 
@@ -110,13 +110,14 @@ def load_transfer_task(name: str, data: str, protocol: str = "default") -> Trans
         parts = {"all": _polarity(*(folder / file for file in POLARITY[name]))}
     elif name == "SST2":
         folder = senteval.root / "SST" / "binary"
-        parts = {part: _sentiment(folder / f"sentiment-{part}") for part in RELEASED_EXAMPLES[name]}
+        parts = {part: _labelled(folder / f"sentiment-{part}", (0,), 1) for part in RELEASED_EXAMPLES[name]}
     elif name == "TREC":
         folder = senteval.root / "TREC"
         parts = {"train": _questions(folder / "train_5500.label"), "test": _questions(folder / "TREC_10.label")}
     else:
         folder = senteval.root / "MRPC"
-        parts = {part: _paraphrases(folder / f"msr_paraphrase_{part}.txt") for part in RELEASED_EXAMPLES[name]}
+        files = {part: folder / f"msr_paraphrase_{part}.txt" for part in RELEASED_EXAMPLES[name]}
+        parts = {part: _labelled(file, (3, 4), 0, header=1) for part, file in files.items()}
     for part, expected in RELEASED_EXAMPLES[name].items():
         check_count(name, f"examples in {folder} ({part})", expected, len(parts[part]))
     parts = {part: in_order(examples) for part, examples in parts.items()}
@@ -158,10 +159,6 @@ def _polarity(positive: Path, negative: Path) -> list[Example]:
     return [((respaced(line),), label) for path, label in labelled for _, line in numbered_lines(path, "latin-1")]
 
 
-def _sentiment(path: Path) -> list[Example]:
-    return [_example(path, number, line.split("\t"), (0,), 1) for number, line in numbered_lines(path)]
-
-
 def _questions(path: Path) -> list[Example]:
     examples: list[Example] = []
     for number, line in numbered_lines(path, "latin-1"):
@@ -172,14 +169,14 @@ def _questions(path: Path) -> list[Example]:
     return examples
 
 
-def _paraphrases(path: Path) -> list[Example]:
-    _, *examples = numbered_lines(path)  # the first line is the header
-    return [_example(path, number, line.split("\t"), (3, 4), 0) for number, line in examples]
-
-
-def _example(path: Path, number: int, cells: list[str], texts: tuple[int, ...], label: int) -> Example:
-    """Read the sentences and the class, 0 or 1, from a line of tab-separated columns."""
-    try:
-        return tuple(respaced(cells[column]) for column in texts), {"0": 0, "1": 1}[cells[label].strip()]
-    except (IndexError, KeyError):
-        raise UserError(f"{path}, line {number}: expected a sentence with the label 0 or 1") from None
+def _labelled(path: Path, texts: tuple[int, ...], label: int, header: int = 0) -> list[Example]:
+    """Read the sentences and the class, 0 or 1, from tab-separated columns. `header` lines precede them."""
+    examples: list[Example] = []
+    for number, line in numbered_lines(path)[header:]:
+        cells = line.split("\t")
+        try:
+            kind = {"0": 0, "1": 1}[cells[label].strip()]
+            examples.append((tuple(respaced(cells[column]) for column in texts), kind))
+        except (IndexError, KeyError):
+            raise UserError(f"{path}, line {number}: expected a sentence with the label 0 or 1") from None
+    return examples

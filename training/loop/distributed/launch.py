@@ -11,15 +11,11 @@ from typing import Any, TypeVar
 
 import datasets
 from accelerate import Accelerator, PartialState
-from accelerate.utils import (
-    DistributedDataParallelKwargs,
-    GradientAccumulationPlugin,
-    parse_flag_from_env,
-)
-from transformers.utils import logging as transformers_logging
+from accelerate.utils import DistributedDataParallelKwargs, GradientAccumulationPlugin, parse_flag_from_env
 
 from csezoo.modeling.contrastive.distributed import host_group
 
+from ...environment import quiet_transformers
 from ...errors import UserError
 from ...recipes import Recipe
 from ..precision import choose_precision, precision_of
@@ -95,8 +91,7 @@ def make_accelerator(recipe: Recipe, output: Path) -> Accelerator:
     level = logging.INFO if accelerator.is_main_process else logging.ERROR
     logging.basicConfig(level=logging.WARNING, format="%(message)s", force=True)
     logging.getLogger("csezoo").setLevel(level)
-    transformers_logging.set_verbosity_error()  # new heads are intended; loading checks other tensors
-    transformers_logging.disable_progress_bar()
+    quiet_transformers()
     if not sys.stderr.isatty() or not accelerator.is_main_process:
         datasets.disable_progress_bars()  # show progress bars only on a terminal
     logger.info(

@@ -36,10 +36,6 @@ class BestWeights:
         os.replace(partial, self.file(step))
         self.checksums[step] = sha256(self.file(step))
 
-    def checksums_of(self, steps: Iterable[int]) -> dict[int, str]:
-        """Return the checksums of the weights after some updates, which have been written."""
-        return {step: self.checksums[step] for step in steps}
-
     def read(self, step: int) -> Weights:
         return load_file(self.file(step))
 

@@ -5,6 +5,7 @@ import pytest
 
 from csezoo.training.evaluation.tasks.edits import EditTask, load_edits
 from csezoo.training.evaluation.tasks.names import DEV_TASK, RELEASED_PAIRS
+from tests.training.senteval_files import write
 
 
 def letters(texts: list[str]) -> np.ndarray:
@@ -25,11 +26,8 @@ def test_a_zero_vector_has_cosine_0():
 
 def test_the_tasks_are_table_1_and_every_prefix(tmp_path):
     """Of a file of STS-B dev with two sentences."""
-    file = tmp_path / "downstream" / "STS" / "STSBenchmark" / "sts-dev.csv"
-    file.parent.mkdir(parents=True)
-    file.write_text(
-        "genre\tfile\tyear\t7\t2.500\ta b c d e f g h\tshort\n" * RELEASED_PAIRS[DEV_TASK], encoding="utf-8"
-    )
+    lines = ["genre\tfile\tyear\t7\t2.500\ta b c d e f g h\tshort"] * RELEASED_PAIRS[DEV_TASK]
+    write(tmp_path / "STS" / "STSBenchmark" / "sts-dev.csv", lines)
     tasks = {task.name: task for task in load_edits(str(tmp_path))}
     assert len(tasks) == 4 + 6 + 4
     assert tasks["rearrangement"].edited == ["natural language processing love I."]

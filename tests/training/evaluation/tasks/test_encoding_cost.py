@@ -27,7 +27,7 @@ def test_every_call_encodes_each_sentence_once_and_the_first_call_is_not_timed(b
     encode, _ = load_encoder(str(base), pooling="mean")
     calls = []
     encode.encode, inner = lambda texts: calls.append(texts) or inner(texts), encode.encode
-    cost = figures(CostTask(PAIRS, repeats=3).results(SentenceVectors(encode)))
+    cost = figures(CostTask(PAIRS).results(SentenceVectors(encode)))
     assert calls == [sorted(SENTENCES[:3])] * 4
     assert cost["sentences per second"] == pytest.approx(3 / cost["seconds"])
     # Seven words, a token each, and two special tokens per sentence.
@@ -41,7 +41,7 @@ def test_a_plain_function_has_no_tokens_per_second():
 
 
 def test_the_receipt_names_repeats_and_threads():
-    assert {"repeats": 3, "threads": torch.get_num_threads()}.items() <= CostTask(PAIRS, repeats=3).receipt().items()
+    assert {"repeats": 3, "threads": torch.get_num_threads()}.items() <= CostTask(PAIRS).receipt().items()
 
 
 def test_tokens_are_counted_after_truncation(base, kind):

@@ -1,4 +1,4 @@
-"""Geometry, retrieval and the split by length match plain loops; their reports show the numbers."""
+"""Geometry and retrieval match plain loops; their reports show the numbers."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ from csezoo.training.evaluation.suites import evaluate, evaluate_tasks
 from csezoo.training.evaluation.tasks.geometry import GeometryTask
 from csezoo.training.evaluation.tasks.neighbours import nearest_sentences, query_sentences, side_by_side
 from csezoo.training.evaluation.tasks.retrieval import NeighboursTask, RetrievalTask
-from csezoo.training.evaluation.tasks.sts import PairTask, split_by_length
+from csezoo.training.evaluation.tasks.sts import PairTask
 from csezoo.training.files import read_json
 
 GENERATOR = np.random.default_rng(0)
@@ -90,13 +90,6 @@ def test_geometry_follows_the_formulas_with_repeated_sentences():
     }
     results = evaluate_tasks(encode, [GeometryTask(PAIRS)])
     assert {result["metric"]: result["value"] for result in results} == pytest.approx(expected, abs=1e-6)
-
-
-def test_pairs_are_split_by_the_words_of_their_shorter_sentence():
-    task = PairTask("t", [("a b c", "d e"), ("a b c", "d e f"), ("a", "b c d e")], [1.0, 2.0, 3.0], "here")
-    short, long = split_by_length(task, words=2)
-    assert (short.pairs, short.scores) == ([task.pairs[0], task.pairs[2]], [1.0, 3.0])
-    assert (long.pairs, long.scores) == ([task.pairs[1]], [2.0])
 
 
 def test_queries_need_the_retrieval_suite():

@@ -10,7 +10,6 @@ from csezoo.training.evaluation.tasks.probing import (
     dev_then_test,
     fit,
     folds_then_test,
-    nested_folds,
     stratified_folds,
 )
 
@@ -96,7 +95,8 @@ def test_nested_folds_match_a_plain_loop(protocol):
         dev.append(max(means))
         model = held_out_twentieth(x[train], y[train], 2, PENALTIES[int(np.argmax(means))], protocol)
         test.append(100 * score(model, x[outside], y[outside]))
-    assert nested_folds(x, y, protocol) == pytest.approx((np.mean(dev), np.mean(test)), abs=1e-6)
+    expected = (np.mean(dev), np.mean(test))
+    assert folds_then_test(x, y, stratified_folds(y, 3), protocol) == pytest.approx(expected, abs=1e-6)
 
 
 @pytest.mark.parametrize("protocol", SMALL, ids=lambda protocol: f"{protocol.optimizer}-{protocol.hidden}")
@@ -106,7 +106,7 @@ def test_folds_then_test_matches_a_plain_loop(protocol):
     means = mean_over_folds(x[train], y[train], 4, protocol)
     model = held_out_twentieth(x[train], y[train], 4, PENALTIES[int(np.argmax(means))], protocol)
     expected = (max(means), 100 * score(model, x[test], y[test]))
-    assert folds_then_test(x, y, train, test, protocol) == pytest.approx(expected, abs=1e-6)
+    assert folds_then_test(x, y, [(train, test)], protocol) == pytest.approx(expected, abs=1e-6)
 
 
 @pytest.mark.parametrize("protocol", SMALL, ids=lambda protocol: f"{protocol.optimizer}-{protocol.hidden}")

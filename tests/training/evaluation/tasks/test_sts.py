@@ -84,7 +84,7 @@ def test_a_missing_file_or_directory_is_named(senteval, tmp_path):
     for file in ("STS/STS15-en-test/STS.gs.belief.txt", "SICK/SICK_test_annotated.txt"):
         path = copy / "downstream" / file
         path.unlink()
-        with pytest.raises(UserError, match=f"{path} is missing"):
+        with pytest.raises(UserError, match=f"{path} is missing; the data directory must be in SentEval's layout"):
             load_task("STS15" if "STS15" in file else "SICK-R", str(copy))
     with pytest.raises(UserError, match="nowhere is not a directory in SentEval's layout"):
         load_task("STS12", str(tmp_path / "nowhere"))

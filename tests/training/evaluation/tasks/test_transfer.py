@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 
 from csezoo.training.errors import UserError
-from csezoo.training.evaluation.suites import evaluate, evaluate_tasks
-from csezoo.training.evaluation.tasks.names import TRANSFER_TASKS
-from csezoo.training.evaluation.tasks.probing import PROTOCOLS, dev_then_test, folds_then_test, nested_folds
+from csezoo.training.evaluation.suites import evaluate_tasks
+from csezoo.training.evaluation.tasks.probing import PROTOCOLS, dev_then_test, folds_then_test, stratified_folds
 from csezoo.training.evaluation.tasks.transfer import (
     RELEASED_EXAMPLES,
     TransferTask,
@@ -14,6 +13,7 @@ from csezoo.training.evaluation.tasks.transfer import (
     load_transfer_task,
     load_trec_lengths,
 )
+from tests.training.senteval_files import write
 
 
 def letters(texts):
@@ -47,22 +47,19 @@ def test_the_result_has_test_accuracy_dev_accuracy_and_a_receipt(cr):
 
 
 def test_the_six_kinds_of_questions_are_six_classes(tmp_path):
-    (tmp_path / "TREC").mkdir()
     kinds = ["ABBR", "DESC", "ENTY", "HUM", "LOC", "NUM"]
     for file, rows in (("train_5500.label", 5452), ("TREC_10.label", 500)):
-        lines = [f"{kinds[n % 6]}:kind What is {kinds[n % 6]} ?" for n in range(rows)]
-        (tmp_path / "TREC" / file).write_text("\n".join(lines) + "\n", encoding="latin-1")
+        write(tmp_path / "TREC" / file, [f"{kinds[n % 6]}:kind What is {kinds[n % 6]} ?" for n in range(rows)])
     parts = load_transfer_task("TREC", str(tmp_path)).parts
     for examples in parts.values():
         assert set(examples) == {((f"What is {kind} ?",), label) for label, kind in enumerate(kinds)}
 
 
 def test_a_paraphrase_has_the_two_sentences_and_the_label_of_its_line(tmp_path):
-    (tmp_path / "MRPC").mkdir()
     for part, rows in RELEASED_EXAMPLES["MRPC"].items():
         lines = [f"{n % 2}\t11\t22\tfirst {n % 2}\tsecond {n % 2}" for n in range(rows)]
-        text = "\n".join(["Quality\t#1 ID\t#2 ID\t#1 String\t#2 String", *lines]) + "\n"
-        (tmp_path / "MRPC" / f"msr_paraphrase_{part}.txt").write_text(text, encoding="utf-8")
+        header = "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String"
+        write(tmp_path / "MRPC" / f"msr_paraphrase_{part}.txt", [header, *lines])
     parts = load_transfer_task("MRPC", str(tmp_path)).parts
     for examples in parts.values():
         assert set(examples) == {(("first 0", "second 0"), 0), (("first 1", "second 1"), 1)}
@@ -100,8 +97,8 @@ def test_the_parts_of_a_task_select_the_protocol():
         examples = [example for part in task.parts.values() for example in part]
         x, y = letters([texts[0] for texts, _ in examples]), np.array([label for _, label in examples])
         expected = {
-            1: lambda x=x, y=y: nested_folds(x, y, protocol),
-            2: lambda x=x, y=y: folds_then_test(x, y, np.arange(60), np.arange(60, 80), protocol),
+            1: lambda x=x, y=y: folds_then_test(x, y, stratified_folds(y, protocol.folds), protocol),
+            2: lambda x=x, y=y: folds_then_test(x, y, [(np.arange(60), np.arange(60, 80))], protocol),
             3: lambda x=x, y=y: dev_then_test(x, y, *np.split(np.arange(100), [60, 80]), protocol),
         }[len(parts)]()
         (result,) = task.results(letters)
@@ -114,7 +111,7 @@ def test_the_features_of_a_pair_are_difference_and_product():
     a, b = (letters([texts[side] for texts, _ in examples]) for side in (0, 1))
     labels = np.array([label for _, label in examples])
     features = np.concatenate([abs(a - b), a * b], axis=1)
-    expected = folds_then_test(features, labels, np.arange(60), np.arange(60, 80), PROTOCOLS["fast"])
+    expected = folds_then_test(features, labels, [(np.arange(60), np.arange(60, 80))], PROTOCOLS["fast"])
     (result,) = task.results(letters)
     assert (result["dev"], result["value"]) == pytest.approx(expected, abs=1e-9)
 
@@ -127,10 +124,9 @@ def test_a_damaged_file_is_refused_by_its_row_count(cr):
 
 
 def test_short_questions_are_left_out_of_both_parts(tmp_path):
-    (tmp_path / "TREC").mkdir()
     for name, rows in (("train_5500.label", 5452), ("TREC_10.label", 500)):
         lines = [f"HUM:ind {'who ' * (1 + row % 9)}?" for row in range(rows)]  # of 2 to 10 words with the mark
-        (tmp_path / "TREC" / name).write_text("\n".join(lines) + "\n", encoding="latin-1")
+        write(tmp_path / "TREC" / name, lines)
     every, six, eight = load_trec_lengths(str(tmp_path))
     assert [task.name for task in (every, six, eight)] == ["TREC", "TREC, from 6 words", "TREC, from 8 words"]
     for task, least in ((six, 6), (eight, 8)):
@@ -140,27 +136,9 @@ def test_short_questions_are_left_out_of_both_parts(tmp_path):
 
 
 def test_a_bad_line_is_reported_with_file_and_number(tmp_path):
-    (tmp_path / "TREC").mkdir()
-    (tmp_path / "TREC" / "train_5500.label").write_text("HUM:ind Who ?\nWHO:ind Who ?\n", encoding="latin-1")
+    write(tmp_path / "TREC" / "train_5500.label", ["HUM:ind Who ?", "WHO:ind Who ?"])
     with pytest.raises(UserError, match=r"train_5500.label, line 2: 'WHO' must be one of ABBR"):
         load_transfer_task("TREC", str(tmp_path))
-    (tmp_path / "SST" / "binary").mkdir(parents=True)
-    (tmp_path / "SST" / "binary" / "sentiment-train").write_text("fine\t1\nbad\n", encoding="utf-8")
+    write(tmp_path / "SST" / "binary" / "sentiment-train", ["fine\t1", "bad"])
     with pytest.raises(UserError, match="sentiment-train, line 2: expected a sentence with the label 0 or 1"):
         load_transfer_task("SST2", str(tmp_path))
-
-
-def test_missing_data_and_unknown_suites_say_what_to_give(tmp_path):
-    with pytest.raises(UserError, match=r"could not be loaded from the Hub .* give a directory .* --data DIR"):
-        load_transfer_task("MR", "hub")
-    with pytest.raises(UserError, match="rt-polarity.pos is missing; the data directory must be in SentEval's layout"):
-        load_transfer_task("MR", str(tmp_path))
-    with pytest.raises(UserError, match="'transfers' must be one of sts, sts-dev, sickr-dev, transfer"):
-        evaluate(letters, ["transfers"], str(tmp_path))
-
-
-@pytest.mark.parametrize("name", TRANSFER_TASKS)
-def test_the_real_files_have_the_published_row_counts(real_data, name):
-    task = load_transfer_task(name, str(real_data / "data" / "senteval"))
-    assert {part: len(examples) for part, examples in task.parts.items()} == RELEASED_EXAMPLES[name]
-    assert all(text == " ".join(text.split()) and text for text in task.sentences())
