@@ -96,8 +96,8 @@ class EncodesTexts(PreTrainedModel):
                 the model's dtype or that of `precision`.
             convert_to_tensor: return a tensor, whatever `convert_to_numpy` is.
             device: move the model to this device first.
-            prompt_name: one of `named_prompts`, whose text is put in front of every text; `default_prompt_name` by
-                default, if the model has one.
+            prompt_name: one of `named_prompts`, whose text is put in front of every text, or `query` or `document`;
+                `default_prompt_name` by default, if the model has one.
             prompt: put this in front of every text instead, `""` for nothing. A template of the zoo (PromptBERT) is
                 part of the tokenizer and always there.
             show_progress_bar: show a progress bar.
@@ -145,12 +145,15 @@ class EncodesTexts(PreTrainedModel):
         return (embeddings.float() if precision == "float32" else embeddings).cpu().numpy()
 
     def prompt_text(self, name: str | None = None) -> str:
-        """Return the text of a prompt, by default of the default prompt; empty if the model has none."""
+        """Return the text of a prompt, by default of the default prompt; empty if the model has none.
+
+        As in sentence-transformers, every model has `query` and `document`, which are empty if nothing else is said.
+        """
         name = self.default_prompt_name if name is None else name
-        if name is not None and name not in self.named_prompts:
-            known = ", ".join(self.named_prompts) or "none"
-            raise ValueError(f"prompt_name: {name!r:.60} is no prompt of this model, which has {known}")
-        return "" if name is None else self.named_prompts[name]
+        known = {"query": "", "document": "", **self.named_prompts}
+        if name is not None and name not in known:
+            raise ValueError(f"prompt_name: {name!r:.60} is no prompt of this model, which has {', '.join(known)}")
+        return "" if name is None else known[name]
 
     def similarity(self, embeddings1: Any, embeddings2: Any) -> torch.Tensor:
         """Return the similarities `(n, m)` of all pairs of embeddings, as `SentenceTransformer.similarity` does.

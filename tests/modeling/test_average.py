@@ -1,5 +1,6 @@
 """An exponential moving average of the weights is served instead of the trained weights."""
 
+import pytest
 import torch
 
 from tests.tiny import batch, training_model
@@ -54,6 +55,11 @@ def test_statistics_of_a_batch_norm_are_copied():
     update(trained)
     for mean, buffer in zip(trained.average.buffers(), trained.model.buffers(), strict=True):
         assert torch.equal(mean, buffer)
+
+
+def test_an_average_in_half_precision_is_refused():
+    with pytest.raises(ValueError, match="ema_decay: an average of torch.bfloat16 weights would not move"):
+        model().to(torch.bfloat16).after_update()
 
 
 def test_the_prefixes_that_are_served_come_from_an_average():

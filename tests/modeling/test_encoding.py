@@ -175,6 +175,11 @@ def test_encode_takes_the_options_of_sentence_transformers(model):
     )
 
 
+def test_query_and_document_are_prompts_of_every_model(model):
+    for name in ("query", "document"):
+        np.testing.assert_array_equal(model.encode("the cat", prompt_name=name), model.encode("the cat"))
+
+
 def test_token_embeddings_are_the_last_layer_without_padding(model):
     encoded = model.encode(MIXED, output_value="token_embeddings")
     for text, vectors in zip(MIXED, encoded, strict=True):
@@ -186,7 +191,7 @@ def test_token_embeddings_are_the_last_layer_without_padding(model):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"prompt_name": "query"}, "prompt_name: 'query' is no prompt of this model, which has none"),
+        ({"prompt_name": "title"}, "prompt_name: 'title' is no prompt of this model, which has query, document"),
         ({"batch_size": 0}, "batch_size: 0 must be at least 1"),
         ({"truncate_dim": 0}, "truncate_dim: 0 must be at least 1"),
         ({"precision": "int4"}, "precision: 'int4' must be one of float32, int8"),

@@ -28,7 +28,7 @@ def add_commands(command: Command) -> None:
         "csezoo reproduce diffaug/table-1 --rows 'DiffAug*' --seeds 1 2 3 --dry-run",
     )
     added.add_argument("item", nargs="?", metavar="PAPER/ITEM", help="a table or figure; without it, list all of them")
-    added.add_argument("--rows", nargs="+", default=[], metavar="ROW", help="only these rows; * matches any text")
+    added.add_argument("--rows", nargs="+", default=[], metavar="ROW", help="make only these rows; * matches any text")
     added.add_argument("--seeds", nargs="+", type=int, default=[], metavar="SEED", help="instead of the paper's seeds")
     changed = "set keys of every trained row; the row is then marked as not comparable"
     added.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help=changed)
@@ -128,10 +128,15 @@ def reproduce(options: argparse.Namespace) -> None:
         work = partial(make_one, **settings)
         reasons = hand_out(options, work, missing, item.name, out / item.name) if missing else {}
         failed = {missing[number].directory: reason for number, reason in reasons.items()}
-    lines = [pool(row, item.columns, item.source, failed) for row in planned]
+    # A table keeps the rows of earlier commands.
+    every = plan(item, out, seeds=options.seeds, overrides=overrides, profile=profile)
+    kept = [row for row in every if any(run.directory.is_dir() and finished(run, item.columns) for run in row.runs)]
+    rows = {row.row.label: row for row in kept + planned}
+    shown = [rows[row.label] for row in item.rows if row.label in rows]
+    lines = [pool(row, item.columns, item.source, failed) for row in shown]
     if item.against:
-        lines = compared(item, planned, lines, settings["pairs"], failed)
-    for path in write_item(item, planned, lines, out / item.name, profile.data):
+        lines = compared(item, shown, lines, settings["pairs"], failed)
+    for path in write_item(item, shown, lines, out / item.name, profile.data):
         print(path)
     if failed:
         where, reason = next(iter(failed.items()))
