@@ -109,7 +109,8 @@ def test_a_file_three_times_the_encoders_size_needs_no_more_memory_than_the_enco
     assert checkpoint.weights.stat().st_size / 2**20 > 3 * encoder > 900
     command = [sys.executable, "-c", MEASURE, str(checkpoint.directory), str(tmp_path / "zoo")]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert float(done.stdout) < encoder + 100, "the encoder, and what reading the tokenizer and the code takes"
+    grown = float(done.stdout.splitlines()[-1])  # before it, DeepSpeed may print a line
+    assert grown < encoder + 100, "the encoder, and what reading the tokenizer and the code takes"
 
 
 def test_each_released_checkpoint_has_a_kind_and_scores_that_add_up():
