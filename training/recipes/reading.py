@@ -75,7 +75,12 @@ def load_recipe(name: str, overrides: dict[str, object] | None = None) -> Recipe
         >>> load_recipe("simcse-bert-base-uncased", {"learning_rate": "1e-5"}).learning_rate
         1e-05
     """
-    recipe = make_recipe(merged_values(name, overrides or {}))
+    try:
+        recipe = make_recipe(merged_values(name, overrides or {}))
+    except UserError as error:
+        if overrides or not Path(name).is_file():
+            raise  # the value may be one that was given
+        raise UserError(f"{name}: {error}") from error
     refuse_unused_pairs(recipe, overrides or {})  # the recipe.yaml of a run has all keys
     return recipe
 
