@@ -246,6 +246,10 @@ def test_without_an_attention_mask_the_complete_row_is_edited():
     torch.testing.assert_close(*losses)
 
 
-def test_an_edited_view_combines_with_the_discriminator():
-    output = diffcse(edited_view="negative")(**batch())
+def test_the_discriminator_does_not_read_the_edited_view():
+    model, read = diffcse(edited_view="negative"), []
+    original = model.discriminate
+    model.discriminate = lambda ids, mask, vectors: read.append(vectors) or original(ids, mask, vectors)
+    output = model(**batch())
     assert list(output.losses) == ["contrastive", "rtd"]
+    torch.testing.assert_close(read[0], output.embeddings[:, :2].flatten(0, 1))
