@@ -15,10 +15,9 @@ def update_average(average: nn.Module, module: nn.Module, decay: float) -> None:
     Raises:
         ValueError: the weights have less than single precision, in which a small step of an average is rounded away.
     """
-    parameters = list(average.parameters())
-    for dtype in {each.dtype for each in parameters}:
+    for dtype in {each.dtype for each in average.parameters()}:
         if torch.finfo(dtype).bits < 32:
             raise ValueError(f"ema_decay: an average of {dtype} weights would not move; train weights of float32")
-    torch._foreach_lerp_(parameters, list(module.parameters()), 1 - decay)
+    torch._foreach_lerp_(list(average.parameters()), list(module.parameters()), 1 - decay)
     if statistics := list(module.buffers()):
         torch._foreach_copy_(list(average.buffers()), statistics)
