@@ -17,7 +17,7 @@ def update_average(average: nn.Module, module: nn.Module, decay: float) -> None:
     """
     for dtype in {each.dtype for each in average.parameters()}:
         if torch.finfo(dtype).bits < 32:
-            raise ValueError(f"ema_decay: an average of {dtype} weights would not move; train weights of float32")
+            raise ValueError(f"ema_decay: an average of {dtype} weights would not move; train float32 weights")
     torch._foreach_lerp_(list(average.parameters()), list(module.parameters()), 1 - decay)
     if statistics := list(module.buffers()):
         torch._foreach_copy_(list(average.buffers()), statistics)

@@ -128,7 +128,7 @@ def reproduce(options: argparse.Namespace) -> None:
         work = partial(make_one, **settings)
         reasons = hand_out(options, work, missing, item.name, out / item.name) if missing else {}
         failed = {missing[number].directory: reason for number, reason in reasons.items()}
-    # A table keeps the rows of earlier commands.
+    # Rows may be made one after the other, so a table keeps those that are there.
     every = plan(item, out, seeds=options.seeds, overrides=overrides, profile=profile)
     kept = [row for row in every if any(run.directory.is_dir() and finished(run, item.columns) for run in row.runs)]
     rows = {row.row.label: row for row in kept + planned}
