@@ -144,10 +144,12 @@ def test_a_loaded_generator_is_still_frozen_and_a_distilled_one_may_be_smaller(t
     assert all(p.requires_grad for n, p in loaded.named_parameters() if not n.startswith("generator."))
 
 
-def test_the_discriminators_head_has_torchs_initialisation():
+def test_the_discriminators_head_alone_has_torchs_initialisation():
     # Uniform on ±1/sqrt(H), standard deviation 0.102 for H = 32; the initialiser of BERT has 0.02.
-    head = diffcse(edit="all").discriminator_head
+    model = diffcse(edit="all")
+    head = model.discriminator_head
     assert 0.07 < head.weight.std().item() < 0.13
+    assert 0.015 < model.projection.expand.weight.std().item() < 0.025
     assert head.weight.abs().max().item() <= 32**-0.5 and head.bias.abs().max() > 0
 
 

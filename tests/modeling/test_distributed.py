@@ -54,6 +54,7 @@ def views(name):
         (2, 2, {"method": "diffcse", "rtd_mask_ratio": 0.0, "rtd_weight": 1.0}),  # one pads to the other's length
         (1, 3, {"method": "diffcse", "rtd_mask_ratio": 0.0, "rtd_weight": 1.0, "predicted_sentence": "both"}),
         (2, 2, {"method": "diffcse", "rtd_mask_ratio": 0.0, "rtd_weight": 1.0, "prediction": "corrective_lm"}),
+        (1, 2, {"method": "diffcse", "rtd_mask_ratio": 0.0, "rtd_weight": 1.0, "prediction": "corrective_lm"}),
         (5, 3, {**LEARNED, "method": "prdsimcse+l2pcsr", "denominator": "all"}),
         (1, 3, LEARNED),
         (5, 2, {**LEARNED, "feature_mask_scope": "shared", "attend_padding": True, "projection": "batchnorm"}),
