@@ -128,10 +128,15 @@ def reproduce(options: argparse.Namespace) -> None:
         work = partial(make_one, **settings)
         reasons = hand_out(options, work, missing, item.name, out / item.name) if missing else {}
         failed = {missing[number].directory: reason for number, reason in reasons.items()}
+    rows = {row.row.label: row for row in planned}
     # Rows may be made one after the other, so a table keeps those that are there.
-    every = plan(item, out, seeds=options.seeds, overrides=overrides, profile=profile)
-    kept = [row for row in every if any(run.directory.is_dir() and finished(run, item.columns) for run in row.runs)]
-    rows = {row.row.label: row for row in kept + planned}
+    for label in (row.label for row in item.rows if row.label not in rows):
+        try:
+            (row,) = plan(item, out, rows=[label], seeds=options.seeds, overrides=overrides, profile=profile)
+        except UserError:
+            continue  # these settings do not fit it, so it was not made with them
+        if any(run.directory.is_dir() and finished(run, item.columns) for run in row.runs):
+            rows[label] = row
     shown = [rows[row.label] for row in item.rows if row.label in rows]
     lines = [pool(row, item.columns, item.source, failed) for row in shown]
     if item.against:

@@ -322,13 +322,14 @@ def test_an_untrained_model_is_evaluated_and_drawn(tmp_path, bases, real_data):
 
 def test_a_table_keeps_the_rows_of_earlier_commands(tmp_path, bases, real_data, monkeypatch):
     rows = [{"name": each, "pooling": each, "untrained": str(bases["bert"])} for each in ("cls", "mean", "max")]
+    rows.append({"name": "SimCSE", "recipe": "simcse-bert-base-uncased"})  # which has no prefixes to set
     manifest = {"title": "t", "source": "s", "columns": ["dev"], "rows": rows}
     (tmp_path / "zoo").mkdir()
     (tmp_path / "zoo" / "poolings.yaml").write_text(yaml.safe_dump(manifest), encoding="utf-8")
     monkeypatch.setattr(manifests, "ITEMS", tmp_path)
+    options = ["--set", "prefix_length=4", "--data", str(real_data / "data" / "senteval")]
     for row in ("mean", "cls"):
-        data = str(real_data / "data" / "senteval")
-        main(["reproduce", "zoo/poolings", "--rows", row, "--data", data, "--out", str(tmp_path / "out")])
+        main(["reproduce", "zoo/poolings", "--rows", row, *options, "--out", str(tmp_path / "out")])
     written = read_json(tmp_path / "out" / "zoo" / "poolings" / "results.json")
     assert [row["name"] for row in written["rows"]] == ["cls", "mean"]
 
