@@ -400,6 +400,8 @@ class Recipe:
         for name in ("whitening", "flow"):
             if getattr(self, name) and not (self.train_file or self.dataset):
                 raise UserError(f"{name}: it is fitted on training sentences; give --train_file or --dataset")
+            if getattr(self, name) and self.model.get("matryoshka_dims"):
+                raise UserError(f"matryoshka_dims: {name} makes other dimensions after training; leave one out")
         if self.flow and self.whitening:
             raise UserError("flow and whitening: give only one of them")
         if bool(self.teachers) != bool(self.model.get("rank_weight")):

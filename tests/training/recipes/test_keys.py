@@ -135,6 +135,8 @@ def test_an_absurd_value_is_refused_with_what_is_allowed(values):
         ({"whitening": 4}, "whitening: it is fitted on training sentences; give --train_file or --dataset"),
         ({"flow": True}, "flow: it is fitted on training sentences; give --train_file or --dataset"),
         ({"flow": True, "whitening": 8, "dataset": "some/data"}, "flow and whitening: give only one of them"),
+        ({"whitening": 8, "matryoshka_dims": [4], "dataset": "some/data"}, "whitening makes other dimensions after"),
+        ({"flow": True, "matryoshka_dims": [4], "dataset": "some/data"}, "flow makes other dimensions after training"),
         ({"lr_scheduler": "constant", "warmup_ratio": 0.1}, "give --lr_scheduler constant_with_warmup, or 0"),
         ({"lr_scheduler": "stepped"}, "lr_boundaries and lr_factors belong to lr_scheduler stepped: give both"),
         ({"lr_boundaries": [5], "lr_factors": [0.5]}, "lr_boundaries and lr_factors belong to lr_scheduler stepped"),
