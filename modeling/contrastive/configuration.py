@@ -233,10 +233,11 @@ class SentenceEncoderConfig(PretrainedConfig):
             csezoo: of its `config.json`, see `CsezooConfig`.
         """
         keys = {"pooling": csezoo["pooling"], "mask_token_id": csezoo.get("mask_token_id")}
+        keys["projection_at_test"] = "projection" in csezoo
         if template := csezoo.get("template"):
             keys |= {"prompts": [template["text"]], "prompt_token_ids": [[template["before"], template["after"]]]}
         if "projection" in csezoo:
-            keys |= {"projection": csezoo["projection"], "projection_at_test": True}
+            keys["projection"] = csezoo["projection"]
         layers = csezoo.get("layers", [])
         keys |= {"base_layers": layers[: csezoo.get("base_layers", 0)], "truncate_dim": csezoo.get("truncate_dim")}
         keys["normalize"] = bool(layers) and layers[-1]["type"] == "Normalize"

@@ -129,8 +129,9 @@ class SentenceEncoderPreTrainedModel(PreTrainedModel):
             setattr(config, name, value)
         form = load_published(repository, **options)
         if form.tokenizer is not None:
-            config.special_token_ids = config.special_token_ids or sorted(form.tokenizer.all_special_ids)
             config.mask_token_id = config.mask_token_id or form.tokenizer.mask_token_id
+            special = {*form.tokenizer.all_special_ids, config.mask_token_id}  # a template has a mask token of its own
+            config.special_token_ids = config.special_token_ids or sorted(special - {None})
         config.backbone_config._attn_implementation = form.backbone.config._attn_implementation
         model = cls(config).to(form.device, form.dtype)  # type: ignore[arg-type]  # a decorator hides `self`
         model.copy_published(form)

@@ -36,6 +36,8 @@ TANH, RELU, GELU, IDENTITY = (
     f"torch.nn.modules.{name}" for name in ("activation.Tanh", "activation.ReLU", "activation.GELU", "linear.Identity")
 )
 TORCH_EPS = 1e-5  # ε of a layer norm of sentence-transformers
+# Tensors of a repository that a training model computes (`template_bias`), or has in another place or not at all.
+READ_ELSEWHERE = ("backbone.", "layers.", "transform.", "adapters.", "template_bias")
 Layer = tuple[dict[str, Any], Mapping[str, torch.Tensor]]  # its description and tensors
 
 
@@ -281,6 +283,9 @@ def copy_published(encoder: SentenceEncoderModel, form: CsezooModel) -> None:
         taken |= {f"view_{name}": tensor for name, tensor in state.items() if name.startswith("adapters.")}
     if missing := [name for name in encoder.state_dict() if name not in taken]:
         raise ValueError(f"the repository has no {', '.join(sorted(missing)[:5])}")
+    unread = {name for name in state.keys() - taken.keys() if not name.startswith(READ_ELSEWHERE)}
+    if unexpected := sorted(unread | (taken.keys() - encoder.state_dict().keys())):
+        raise ValueError(f"the repository has {', '.join(unexpected[:5])}, which {type(encoder).__name__} cannot read")
     encoder.load_state_dict(taken)
     encoder.tokenizer = form.tokenizer
 

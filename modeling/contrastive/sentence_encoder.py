@@ -148,7 +148,7 @@ class SentenceEncoderModel(EncodesTexts, SentenceEncoderPreTrainedModel):
             longest = self.own_tokenizer().model_max_length - len(before) - len(after)
             own["denoise"] = {"template_tokens": len(before) + len(after), "longest": longest}
             # In float64, because the rounding of a table is an error of every vector.
-            tensors["template_bias"] = copy.deepcopy(self).double().biases_by_length(0, longest)
+            tensors["template_bias"] = copy.deepcopy(self).double().eval().biases_by_length(0, longest)
             for number, (described, state) in enumerate(transform_layers(self)):
                 own.setdefault("transform", []).append(described)
                 tensors |= {f"transform.{number}.{name}": tensor for name, tensor in state.items()}

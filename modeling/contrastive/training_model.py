@@ -109,7 +109,8 @@ class ForContrastiveLearning(SentenceEncoderPreTrainedModel):
         # A serving checkpoint has no training heads. A head without any tensor starts from new weights, with a
         # warning.
         lost = {}
-        for head in self.serving_class.training_heads:
+        classes = [vars(parent)["serving_class"] for parent in type(self).__mro__ if "serving_class" in vars(parent)]
+        for head in sorted({head for serving in classes for head in serving.training_heads}):
             tensors = {name for name in self.state_dict() if name.split(".")[0] == head}
             if tensors and tensors <= missing:
                 lost[head] = tensors
@@ -134,6 +135,9 @@ class ForContrastiveLearning(SentenceEncoderPreTrainedModel):
         self.model.copy_published(form)
         tensors = {name for name in self.state_dict() if not name.startswith("model.")}
         self._accept_heads(tensors, set())
+        for average, module in self.averages():
+            if module is self.model:
+                average.tokenizer = form.tokenizer
 
     def start_from(self, backbone: nn.Module) -> None:
         """Load a pre-trained encoder's weights into every encoder of the model that starts from them."""
@@ -403,9 +407,9 @@ class ForContrastiveLearning(SentenceEncoderPreTrainedModel):
             raise ValueError(
                 "rank_weight: needs the vectors of a teacher; give --teachers DIR, written by `csezoo encode`"
             )
-        everyone, mine = gather_rows(embeddings)
+        everyone, mine = gather_rows(embeddings[:, self.ranked_views])
         teachers, _ = gather_rows(teacher_vectors[: len(embeddings)])
-        anchors, others = (everyone[:, view] for view in self.ranked_views)
+        anchors, others = everyone.unbind(1)
         share = rank_distillation(
             anchors,
             others,
@@ -419,8 +423,8 @@ class ForContrastiveLearning(SentenceEncoderPreTrainedModel):
 
     def rank_consistency_loss(self, embeddings: torch.Tensor) -> torch.Tensor:
         """Return the loss of two views over the sentences of all processes, see `rank_consistency`."""
-        everyone, mine = gather_rows(embeddings)
-        anchors, others = (everyone[:, view] for view in self.ranked_views)
+        everyone, mine = gather_rows(embeddings[:, self.ranked_views])
+        anchors, others = everyone.unbind(1)
         return sum_over_processes(rank_consistency(anchors, others, temperature=self.config.temperature, rows=mine))
 
     def maskable(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import torch
 from torch import nn
-from transformers import AutoModel, PreTrainedTokenizerBase, PreTrainedTokenizerFast
+from transformers import AutoModel, PretrainedConfig, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 from transformers.modeling_utils import load_state_dict, safe_save_file
 from transformers.models.auto.modeling_auto import MODEL_MAPPING
 from transformers.utils import cached_file, logging
@@ -140,6 +140,10 @@ class CsezooModel(EncodesTexts):
             OSError: a file is missing. Weights are safetensors, and pickles are never read.
         """
         wants_info = kwargs.pop("output_loading_info", False)
+        config = kwargs.get("config")
+        if isinstance(config, PretrainedConfig) and not isinstance(config, CsezooConfig):  # was loaded without trust
+            attention = config._attn_implementation
+            kwargs["config"] = CsezooConfig.from_dict(config.to_dict(), attn_implementation=attention)
         # Accept shapes that do not match here, to name them below.
         kwargs |= {"ignore_mismatched_sizes": True, "output_loading_info": True, "use_safetensors": True}
         loaded: Any = super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs)

@@ -56,6 +56,7 @@ def test_diagnostics_use_only_positive_pairs_and_real_tokens():
     assert only_first["delta"] == pytest.approx(torch.dist(premises[0], entailed[0]).item(), abs=1e-9)
     assert set(measured) == {"delta", "kappa", "delta_dropout"}
     assert set(diffaug(views_module="lora").diagnostics(**rows)) == {"delta"}
+    assert model.diagnostics(**labelled, labels=torch.tensor([0, 0, 0, 2])) == {}  # rows sorted by their labels
 
 
 def test_the_divergence_of_dropout_is_that_of_two_readings_without_prefixes():

@@ -67,6 +67,7 @@ def views(name):
         (1, 2, {"method": "diffaug", "views_module": "lora"}),
         (5, 2, {"rank_weight": 1.0, "ema_decay": 0.5}),
         (1, 2, {"rank_weight": 1.0, "rank_loss": "listmle"}),
+        (2, 1, {"method": "isbert", "rank_weight": 1.0}),  # each process has features of another length
         (5, 2, {"rank_consistency_weight": 1.0}),
         (5, 2, {"matryoshka_dims": [4, 8], "mask_duplicates": True}),
         (1, 2, {"matryoshka_dims": [4], "projection": "batchnorm"}),

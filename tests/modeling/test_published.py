@@ -15,16 +15,19 @@ from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.base import model as sentence_transformers_model
-from transformers import AutoModel, AutoModelForPreTraining
+from transformers import AutoConfig, AutoModel, AutoModelForPreTraining
 
 from csezoo.modeling import (
     DiffAugConfig,
     DiffAugForContrastiveLearning,
+    PrdSimCSEForContrastiveLearning,
     SimCSEConfig,
     SimCSEForContrastiveLearning,
     SimCSEModel,
+    method,
 )
-from csezoo.modeling.contrastive.published import load_published
+from csezoo.modeling.contrastive.published import TEMPLATE_MASK, load_published
+from csezoo.modeling.serving.configuration_csezoo import CsezooConfig
 from csezoo.modeling.serving.own_form_csezoo import CsezooOwnFormModel
 from csezoo.training.publishing.fingerprints import verify_repository
 from csezoo.training.publishing.staging import verify_files
@@ -33,7 +36,7 @@ from tests.conftest import SENTENCES
 from tests.families import family_config
 from tests.hub_server import HubServer
 from tests.interpreters import run_python
-from tests.repositories import PROMPT, tiny_repository
+from tests.repositories import PROMPT, tiny_encoder, tiny_repository
 
 TEXTS = ["", *SENTENCES[:4], "the small cat " * 40]
 OF_THE_CARD = ["A cat sits on the mat.", "A cat is on a mat."]
@@ -52,6 +55,12 @@ def published(tmp_path_factory) -> Path:
 def own_form(tmp_path_factory) -> Path:
     """A repository that has no plain form."""
     return tiny_repository(tmp_path_factory.mktemp("own_form") / "model", method="isbert")
+
+
+@pytest.fixture(scope="module")
+def published_cls(tmp_path_factory) -> Path:
+    """A repository of the first token's vectors, without a projection."""
+    return tiny_repository(tmp_path_factory.mktemp("published_cls") / "model")
 
 
 @pytest.fixture(params=["published", "own_form"])
@@ -192,6 +201,47 @@ def test_a_training_model_is_saved_as_a_checkpoint_and_its_encoder_as_a_reposito
     close(served(tmp_path / "repository", trust=False), load_published(published).encode(TEXTS))
 
 
+def test_a_model_in_training_publishes_the_vectors_of_its_encoder_without_dropout(tmp_path):
+    encoder = tiny_encoder(**PROMPT, denoise="always")  # whose biases are a table in the repository
+    expected = encoder.encode(TEXTS)
+    encoder.train().save_pretrained(tmp_path)
+    close(load_published(tmp_path).encode(TEXTS), expected)
+
+
+@pytest.mark.parametrize("changes", [{}, PROMPT], ids=["cls", "prompt"])
+def test_the_average_of_a_model_that_is_trained_further_is_saved_as_a_complete_repository(changes, tmp_path):
+    repository = tiny_repository(tmp_path / "repository", **changes)
+    training = SimCSEForContrastiveLearning.from_pretrained(repository, ema_decay=0.9)
+    training.serving_model().save_pretrained(tmp_path / "average")
+    close(load_published(tmp_path / "average").encode(TEXTS), load_published(repository).encode(TEXTS))
+
+
+@pytest.mark.parametrize(("source", "tensor"), [("diffaug", "prefixes"), ("isbert", "ngrams.")])
+def test_a_method_refuses_a_repository_with_tensors_that_it_cannot_read(source, tensor, tmp_path):
+    repository = tiny_repository(tmp_path, source)
+    with pytest.raises(ValueError, match=f"the repository has {tensor}.*, which SimCSEModel cannot read"):
+        SimCSEForContrastiveLearning.from_pretrained(repository)
+
+
+@pytest.mark.parametrize("name", ["diffcse", "l2pcsr+diffcse", "diffaug+diffcse"])
+def test_the_encoders_of_training_start_from_that_of_the_repository(name, published_cls):
+    training = method(name)[2].from_pretrained(published_cls)
+    states = training.discriminator.state_dict(), training.model.backbone.state_dict()
+    assert all(torch.equal(tensor, states[1][key]) for key, tensor in states[0].items())
+
+
+def test_a_method_that_keeps_its_projection_begins_with_a_new_one_in_training_only(published_cls):
+    training = PrdSimCSEForContrastiveLearning.from_pretrained(published_cls)
+    close(training.model.encode(TEXTS), load_published(published_cls).encode(TEXTS))
+
+
+def test_the_mask_token_of_a_template_is_no_token_of_the_text(tmp_path):
+    training = SimCSEForContrastiveLearning.from_pretrained(tiny_repository(tmp_path, **PROMPT))
+    ids = torch.tensor([training.model.tokenizer("the cat").input_ids])
+    kept = training.model.tokenizer.convert_ids_to_tokens(ids[training.maskable(ids, torch.ones_like(ids))])
+    assert TEMPLATE_MASK not in kept and "cat" in kept
+
+
 def test_an_adapter_is_saved_alone(repository, tmp_path):
     model = load_published(repository)
     model.add_adapter(LoraConfig(r=2))
@@ -246,6 +296,14 @@ def test_the_encoder_s_own_class_saves_the_encoder_and_the_zoo_s_class_says_what
     on_top = "WordWeights - Pooling - Dense - Dense"
     with pytest.raises(ValueError, match=f"config.json has {on_top} after the encoder, modules.json has nothing"):
         load_published(tmp_path)
+
+
+def test_a_configuration_that_was_loaded_without_trust_can_be_changed_and_given(published):
+    config = AutoConfig.from_pretrained(published, attn_implementation="eager")
+    assert not isinstance(config, CsezooConfig)
+    model = AutoModel.from_pretrained(published, config=config, trust_remote_code=True)
+    assert model.backbone.config._attn_implementation == "eager"
+    assert model.verify()
 
 
 def test_both_ways_to_push_to_the_hub_push_a_complete_repository(published, tmp_path):

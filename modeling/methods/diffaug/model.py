@@ -298,6 +298,8 @@ class DiffAugForContrastiveLearning(ForContrastiveLearning):
         """
         if labels is not None:
             input_ids, attention_mask = input_ids[labels == 1], attention_mask[labels == 1]
+        if not len(input_ids):  # a file may begin with other labels
+            return {}
         input_ids, attention_mask = input_ids[:, :2], attention_mask[:, :2]
         cache = PrefixCache(self.config.prefix_positions)
         with_cache = {"cache": cache} if self.config.prefix_positions else {}
