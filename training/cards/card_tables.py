@@ -41,7 +41,8 @@ def results_table(
         columns[baseline["name"]] = {task: f"{score:.2f}" for task, score in _scores(baseline["results"]).items()}
     if seeds:
         columns["seeds"] = {task: f"{seeds[task]['mean']:.2f} ± {seeds[task]['sd']:.2f}" for task in scores}
-    columns["these weights" if seeds else "Spearman"] = {task: f"{score:.2f}" for task, score in scores.items()}
+    own = "these weights" if seeds else "Spearman"
+    columns[own] = {task: f"{score:.2f}" for task, score in scores.items()}
     if beside:
         paper = beside[0]
         known = {task: paper.scores[task] for task in scores if task in paper.scores and task in pairs}
@@ -51,8 +52,9 @@ def results_table(
             columns["distance in sd"] = {task: f"{deviations:+.1f}" for task, deviations in far.items()}
     rows = []
     for result in results:
-        cells = [column.get(result["task"], "") for column in columns.values()]
-        rows.append([plain(result["task"]), str(result["rows"]), *cells, plain(result["dataset"])])
+        cells = {heading: column.get(result["task"], "") for heading, column in columns.items()}
+        cells[own] = f"{result['value']:.2f}"  # a file of pairs may have the name of a test
+        rows.append([plain(result["task"]), str(result["rows"]), *cells.values(), plain(result["dataset"])])
     if AVERAGE in scores:
         cells = [column.get(AVERAGE, "") for column in columns.values()]
         rows.append([f"**{AVERAGE}**", "", *(cell and f"**{cell}**" for cell in cells), ""])

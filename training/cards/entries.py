@@ -85,6 +85,9 @@ def _measured(run: Path) -> Entry:
     report = read_json(run / "results.json")
     adapter = (run / ADAPTER).is_file()
     try:
+        # A task may have several receipts. That of each seed which was written last counts.
+        last = {(column(result), result.get("seed")): result for result in report["results"]}
+        report["results"] = list(last.values())
         pictures = [name for name in PICTURES if (run / name).is_file()]
         where = f"model_cards/{run.name}" if adapter else None
         card = model_card(recipe, report, pictures=pictures, published=False, adapter=where)

@@ -133,13 +133,14 @@ def write_results(
     Returns:
         The folder of this model and revision.
     """
+    chosen = [result for result in results if result["task"] in SAME_PAIRS and result.get("suite") != "pairs"]
+    if not chosen:
+        raise UserError(f"format: MTEB has none of these tasks with the same pairs; it has {', '.join(SAME_PAIRS)}")
+
     import mteb
     from mteb.cache import ResultCache
     from mteb.results import TaskResult
 
-    chosen = [result for result in results if result["task"] in SAME_PAIRS]
-    if not chosen:
-        raise UserError(f"format: MTEB has none of these tasks with the same pairs; it has {', '.join(SAME_PAIRS)}")
     cache, meta = ResultCache(to), model_meta(model, receipt, encode, name)
     for result in chosen:
         score = result["value"] / 100

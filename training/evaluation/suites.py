@@ -84,7 +84,10 @@ def evaluate(
         raise UserError("queries: only the suite retrieval shows neighbours; add retrieval to --suite")
     loaded = load_suites(suites, data)
     if pairs:
-        loaded["pairs"] = [load_pairs_file(path) for path in pairs]
+        loaded["pairs"] = files = [load_pairs_file(path) for path in pairs]
+        names = [file.name for file in files]
+        if repeated := [name for name in names if names.count(name) > 1]:
+            raise UserError(f"pairs: two files have the name {repeated[0]}, by which a score is found; rename one")
     for query in queries or []:
         searches = cast(RetrievalTask, loaded["retrieval"][0])
         loaded["retrieval"].append(NeighboursTask(searches.pairs, query))

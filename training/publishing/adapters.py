@@ -150,7 +150,15 @@ def stage_adapter(run: str, to: str, staged: Path, base: str | None = None) -> N
     hide_paths(staged)
     recipe = load_recipe(str(staged / "recipe.yaml"))
     recipe.base_model = read_json(staged / FINGERPRINT_NAME)["base"]["model"]  # whatever directory is here
-    save_card(staged, recipe, read_json(staged / "results.json"), adapter=to)
+    _save_card(staged, recipe, staged / "results.json", adapter=to)
+
+
+def _save_card(directory: Path, recipe: Recipe, results: Path, adapter: str | None = None) -> None:
+    report = read_json(results)
+    try:
+        save_card(directory, recipe, report, adapter=adapter)
+    except (KeyError, TypeError) as error:
+        raise UserError(f"{results} is not a results file ({one_line(error)})") from error
 
 
 def verify_adapter(staged: Path) -> str:
@@ -232,6 +240,6 @@ def merge_adapter(
             raise UserError(f"{adapter} on {base} does not match its fingerprint: {one_line(error)}") from None
         for name in ("recipe.yaml", "results.json"):
             shutil.copy(directory / name, partial)
-        save_card(partial, recipe, read_json(partial / "results.json"))
+        _save_card(partial, recipe, directory / "results.json")
     for line in lines:
         report(f"checked   {line}")

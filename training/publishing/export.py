@@ -14,6 +14,8 @@ from tqdm import tqdm
 from transformers import PreTrainedTokenizerBase
 from transformers.utils import logging
 
+from csezoo.modeling.serving.pooling_csezoo import size_after
+
 from ..errors import UserError, one_line, refuse_missing
 from ..evaluation.encoders import checkpoint_tokenizer, load_checkpoint
 from ..files import empty_target, new_directory
@@ -33,7 +35,7 @@ from transformers.utils import cached_file
 session = InferenceSession(cached_file("{name}", "onnx/model.onnx"))
 texts = ["A cat sits on the mat.", "A dog runs."]
 tokenizer = PreTrainedTokenizerFast.from_pretrained("{name}")
-batch = tokenizer(texts, padding=True, truncation=True, return_tensors="np")
+batch = tokenizer({texts}, padding=True, truncation=True, return_tensors="np")
 inputs = {{name: batch[name] for name in ("input_ids", "attention_mask")}}
 embeddings = session.run(["sentence_embedding"], inputs)[0]
 ```"""
@@ -41,6 +43,7 @@ CUT = (
     "The vectors are cut to their first {kept} of {size} dimensions. Servers that read only the module `Pooling` "
     "return all of them: keep the first {kept}. A vector of length 1 is shorter when it is cut: normalise it again."
 )
+OF_ALL = "Scores, pictures and neighbours are those of all {size} dimensions. This copy returns the first {kept}."
 NOT_A_NUMBER = "It returns nan for a row that is padded on the left, or that lacks the template's mask token."
 
 
@@ -106,19 +109,24 @@ def export(
         if truncate_dim is not None:
             encoder.config.csezoo["truncate_dim"] = truncate_dim
             encoder.save_pretrained(partial)
+            (partial / "results.json").unlink(missing_ok=True)  # of the complete vectors, as the scores on the card
         bar.update()
-        lines = [] if truncate_dim is None else [CUT.format(kept=truncate_dim, size=size)]
+        config = encoder.config
+        kept, complete = encoder.embedding_size, size_after(config.csezoo.get("layers", []), config.hidden_size)
+        lines = [CUT.format(kept=kept, size=complete)] if kept < complete else []
         if onnx:
             file = partial / "onnx" / "model.onnx"
             write_onnx(file, encoder, tokenizer, _texts(tokenizer))
-            lines += [ONNX.format(name=PLACEHOLDER), *([] if encoder.causal else [NOT_A_NUMBER])]
+            prompt = encoder.prompt_text()
+            texts = f"[{prompt!r} + text for text in texts]" if prompt else "texts"
+            lines += [ONNX.format(name=PLACEHOLDER, texts=texts), *([] if encoder.causal else [NOT_A_NUMBER])]
         if quantize:
             measured = quantize_and_measure(file, encoder, tokenizer, openvino=openvino, data=data)
             for line in measured:
                 report(line)
             lines += measured
         bar.update()
-        _add_to_card(partial, lines)
+        _add_to_card(partial, lines, None if truncate_dim is None else OF_ALL.format(kept=kept, size=size))
         add_checksums(partial)
         bar.update()
 
@@ -136,8 +144,11 @@ def _texts(tokenizer: PreTrainedTokenizerBase) -> list[str]:
     ]
 
 
-def _add_to_card(directory: Path, paragraphs: list[str]) -> None:
-    """Add a section on the formats after the section on how to use the model. It replaces an earlier one."""
+def _add_to_card(directory: Path, paragraphs: list[str], of_another_length: str | None) -> None:
+    """Add a section on the formats after the section on how to use the model. It replaces an earlier one.
+
+    Scores of vectors of another length are named as such, and are taken out of the metadata, which leaderboards read.
+    """
     try:
         file = directory / "README.md"
         card = ModelCard.load(file) if file.is_file() else ModelCard("")
@@ -145,6 +156,9 @@ def _add_to_card(directory: Path, paragraphs: list[str]) -> None:
         raise UserError(f"{directory / 'README.md'} cannot be read ({one_line(error)})") from error
     section = "## Formats\n\n" + "\n\n".join(paragraphs) + "\n\n"
     others = re.sub(r"^## Formats\n.*?(?=^## |\Z)", "", card.text, flags=re.DOTALL | re.MULTILINE)
+    if of_another_length:
+        card.data.eval_results = card.data.model_name = None
+        others = others.replace("## Results\n", f"## Results\n\n{of_another_length}\n")
     before, training, after = others.partition("## Training\n")
     card.text = f"{before}{section}{training}{after}" if training else f"{others}\n\n{section}"
     card.save(directory / "README.md")

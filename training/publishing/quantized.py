@@ -163,12 +163,15 @@ def quantize_and_measure(
     def by_torch(texts: list[str]) -> np.ndarray:
         return encoder.encode(texts, tokenizer, batch_size=BATCH_SIZE)
 
+    def prompted(encode: Encode) -> Encode:  # as `by_torch`, which adds the default prompt
+        return lambda texts: encode([encoder.prompt_text() + text for text in texts])
+
     written = write_int8(file)
-    found = [(written, _size_with_data(written), onnx_encoder(written, tokenizer))]
+    found = [(written, _size_with_data(written), prompted(onnx_encoder(written, tokenizer)))]
     if openvino:
         written = write_openvino_int8(file, tokenizer)
         size = sum(part.stat().st_size for part in written.parent.iterdir())
-        found.append((written, size, openvino_encoder(written, tokenizer)))
+        found.append((written, size, prompted(openvino_encoder(written, tokenizer))))
     before = evaluate(by_torch, ["sts"], data)["results"] if data else []
     lines = []
     for written, size, encode in found:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -21,6 +22,7 @@ Without labels this is a hint: of 28 models that were better than their base on 
 better, and it was not tried on worse ones (docs/tuning.md). Grade some 200 pairs of your own to be sure."""
 TEMPERATURE = 0.05
 LEFT_OUT = 0.2  # the share of words that an edited sentence lacks
+ROUNDING = 1e-5  # of losses that differ by less, neither is better
 
 
 def held_out_loss(encode: Encode, sentences: Sequence[str]) -> float:
@@ -56,7 +58,8 @@ def compare_without_labels(old: Encode, new: Encode, sentences: Sequence[str]) -
         better, and it was not tried on worse ones (docs/tuning.md). Grade some 200 pairs of your own to be sure.
     """
     before, after = (held_out_loss(encode, sentences) for encode in (old, new))
-    better = "Neither model" if after == before else "The new model" if after < before else "The old model"
+    equal = math.isclose(before, after, rel_tol=ROUNDING)
+    better = "Neither model" if equal else "The new model" if after < before else "The old model"
     heading = f"contrastive loss on {len(sentences)} held-out sentences, lower is better"
     return f"{heading}: old {before:.4f}, new {after:.4f}\n{better} is better by it.\n{HOW_RELIABLE}"
 

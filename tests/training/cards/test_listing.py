@@ -76,6 +76,15 @@ def test_seeds_that_were_trained_on_two_devices_all_count(tmp_path):
     assert len({line.seed for line in entry.lines if line.task == "STS12"}) == 3
 
 
+def test_a_run_that_was_measured_again_has_its_newest_scores_in_the_card_too(tmp_path):
+    path = shutil.copytree(CARDS / "simcse-minilm", tmp_path / "run") / "results.json"
+    report = read_json(path)
+    report["results"] += [{**result, "value": 12.34, "dtype": "bfloat16"} for result in report["results"]]
+    write_json(path, report)
+    (entry,) = [entry for entry in entries(tmp_path) if entry.model.name == "run"]
+    assert {line.value for line in entry.lines} == {12.34} and entry.card.text.count("| STS12 |") == 1
+
+
 def test_an_encoder_that_was_measured_again_has_its_newest_scores(tmp_path):
     (tmp_path / "untrained").mkdir()
     report = read_json(CARDS / "untrained" / "minilm-cls.json")

@@ -8,8 +8,9 @@ import sys
 import pytest
 
 from csezoo.training.cli.parser import main
+from csezoo.training.errors import UserError
 from csezoo.training.evaluation.encoders import load_encoder
-from csezoo.training.evaluation.mteb_tasks import revision_of
+from csezoo.training.evaluation.mteb_tasks import revision_of, write_results
 from csezoo.training.evaluation.tasks.names import RELEASED_PAIRS
 from csezoo.training.files import read_json
 from tests.conftest import write_pairs
@@ -91,6 +92,12 @@ def test_the_folder_is_that_of_the_results_repository(folders):
         revisions.add(meta.parent.name)
         assert score(folders / name)["dataset_revision"] == "a0d554a64d88156834ff5ae9920b964011b16384"
     assert len(revisions) == 1
+
+
+def test_a_file_of_pairs_with_the_name_of_a_task_is_not_that_task():
+    mine = {"suite": "pairs", "task": "STS12", "value": 60.0}
+    with pytest.raises(UserError, match="format: MTEB has none of these tasks with the same pairs; it has STS12"):
+        write_results([mine], "folder", "model", {}, lambda texts: texts, "zoo/tiny")
 
 
 @pytest.mark.slow

@@ -12,6 +12,7 @@ from csezoo.training.evaluation.report import average
 from csezoo.training.evaluation.suites import LOADERS, evaluate, evaluate_tasks
 from csezoo.training.evaluation.tasks.names import DEV_TASK, SUITES
 from csezoo.training.evaluation.tasks.sts import PairTask, unit_vectors
+from tests.conftest import write_pairs
 from tests.training.senteval_files import write
 
 
@@ -115,6 +116,15 @@ def test_a_suite_is_read_from_a_directory_and_an_unknown_suite_is_refused(tmp_pa
     assert (result["task"], result["rows"], result["kind"]) == (DEV_TASK, 1500, "letters")
     with pytest.raises(UserError, match="'stss' must be one of sts, sts-dev"):
         evaluate(Letters(), ["sts-dev", "stss"], str(tmp_path))
+
+
+def test_two_files_of_pairs_have_two_names(tmp_path):
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        write_pairs(tmp_path / folder / "pairs.csv")
+    both = [str(tmp_path / folder / "pairs.csv") for folder in ("a", "b")]
+    with pytest.raises(UserError, match="pairs: two files have the name pairs, by which a score is found; rename one"):
+        evaluate(Letters(), [], "none", pairs=both)
 
 
 def test_the_average_of_pairs_has_every_file_whatever_its_name():

@@ -1,5 +1,7 @@
 """Adapters: made of a run, loaded in three ways, merged with their base model, and published."""
 
+import re
+
 import numpy as np
 import pytest
 import torch
@@ -129,6 +131,14 @@ def test_a_damaged_adapter_is_one_line(adapter, tmp_path):
     (adapter / "adapter_model.safetensors").write_bytes(b"no tensors")
     with pytest.raises(UserError, match="the adapter cannot be loaded"):
         merge_adapter(str(adapter), str(tmp_path / "merged"))
+
+
+@pytest.mark.parametrize("content", ['{"results": [{"task": "STS12"}]}', "[]"])
+def test_results_of_something_else_are_one_line(adapter, tmp_path, content):
+    (adapter / "results.json").write_text(content)
+    with pytest.raises(UserError, match=f"{re.escape(str(adapter))}/results.json") as refused:
+        merge_adapter(str(adapter), str(tmp_path / "merged"))
+    assert "\n" not in str(refused.value) and not (tmp_path / "merged").exists()
 
 
 def test_an_adapter_names_the_revision_of_its_base(bases, tmp_path):

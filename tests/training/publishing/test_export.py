@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from huggingface_hub import ModelCard
+from huggingface_hub import EvalResult, ModelCard
 from onnxruntime import InferenceSession
 from sentence_transformers import SentenceTransformer
 from transformers import AutoTokenizer
@@ -29,6 +29,7 @@ from tests.repositories import PROMPT, local_files, tiny_repository
 
 TEXTS = [*SENTENCES[:3], "cat", "", "the small cat " * 40]
 CUT = {"projection_at_test": True, "whitening_size": 8}
+DEFAULT_PROMPT = {"named_prompts": {"query": "the old "}, "default_prompt_name": "query"}
 OF_EXPORT = {"README.md", "fingerprint.json"}  # files that an export changes
 
 
@@ -40,7 +41,7 @@ def names(directory: Path) -> set[str]:
 def from_the_hub(tmp_path_factory):
     """A prompt model that adds full stops, on the Hub, exported by the command: repository, export, output."""
     directory = tmp_path_factory.mktemp("hub")
-    source = tiny_repository(directory / "source", full_stop=True, **PROMPT)
+    source = tiny_repository(directory / "source", full_stop=True, **PROMPT, **DEFAULT_PROMPT)
     command = ["-W", "ignore", "-m", "csezoo.training.cli", "export", "zoo/prompt", "--to", "exports/out", "--onnx"]
     with HubServer() as hub:
         hub.commit("zoo/prompt", "a model", local_files(source))
@@ -80,7 +81,7 @@ def test_an_onnx_file_takes_batches_of_any_shape(from_the_hub):
         batch = tokenizer(texts, padding=True, truncation=True, return_tensors="np")
         tokens, vectors = session.run(["last_hidden_state", "sentence_embedding"], dict(batch))
         assert tokens.shape == (*batch["input_ids"].shape, 32)
-        np.testing.assert_allclose(vectors, model.encode(texts), atol=1e-5, rtol=0)
+        np.testing.assert_allclose(vectors, model.encode(texts, prompt=""), atol=1e-5, rtol=0)
 
 
 def test_an_onnx_file_returns_nan_where_the_model_raises_an_error(from_the_hub):
@@ -118,6 +119,23 @@ def test_a_cut_export_has_the_first_dimensions_by_every_door(tmp_path, capsys):
     for size in (0, 8):
         with pytest.raises(UserError, match=f"truncate_dim: {size} must be at least 1 and below 8"):
             export(str(source), str(tmp_path / "other"), truncate_dim=size)
+
+
+def test_the_scores_of_the_complete_vectors_are_not_those_of_a_cut_export(tmp_path):
+    source = tiny_repository(tmp_path / "source", **CUT)
+    card = ModelCard.load(source / "README.md")
+    score = {"dataset_type": "mteb/sts12-sts", "dataset_name": "STS12", "metric_type": "cosine_spearman"}
+    card.data.model_name, card.data.eval_results = "tiny", [EvalResult("STS", **score, metric_value=70.0)]
+    card.save(source / "README.md")
+    (source / "results.json").write_text("{}")
+    export(str(source), str(tmp_path / "cut"), truncate_dim=5)
+    card = ModelCard.load(tmp_path / "cut" / "README.md")
+    assert card.data.eval_results is None and "model_name" not in card.data.to_dict()
+    assert "## Results\n\nScores, pictures and neighbours are those of all 8 dimensions. This copy" in card.text
+    assert not (tmp_path / "cut" / "results.json").exists()
+    export(str(tmp_path / "cut"), str(tmp_path / "onnx"), onnx=True)
+    text = ModelCard.load(tmp_path / "onnx" / "README.md").text
+    assert "cut to their first 5 of 8 dimensions" in text and "are those of all 8 dimensions" in text
 
 
 @pytest.mark.slow

@@ -1,6 +1,7 @@
 """An int8 file has the same bytes again and close vectors; what it saves and costs is measured, and on the card."""
 
 import hashlib
+import re
 from importlib.util import find_spec
 
 import numpy as np
@@ -33,7 +34,8 @@ OPENVINO = find_spec("openvino") is not None and find_spec("nncf") is not None
 def exported(tmp_path_factory):
     """A tiny model's export with all files in int8, and what was reported."""
     directory, lines = tmp_path_factory.mktemp("quantized"), []
-    source = tiny_repository(directory / "source", kind="roberta", pooling="mean", projection="none")
+    prompt = {"named_prompts": {"query": "the old "}, "default_prompt_name": "query"}
+    source = tiny_repository(directory / "source", kind="roberta", pooling="mean", projection="none", **prompt)
     write_senteval(directory / "data")
     choices = {
         "onnx": True,
@@ -54,6 +56,8 @@ def test_the_card_says_what_was_reported(exported):
     full, small = ((directory / "onnx" / name).stat().st_size for name in ("model.onnx", "model_int8.onnx"))
     assert f"has {small / full:.0%} of the bytes" in lines[0]
     assert "points" in lines[1] and "STS12" in lines[2] and "int8" in lines[2]
+    cosine = float(re.search(r"before and after is ([\d.]+)", lines[0])[1])
+    assert cosine > 0.99, "the default prompt is in front of the texts of both"
 
 
 def lowest_cosine(first, second) -> float:

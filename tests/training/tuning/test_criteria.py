@@ -41,3 +41,10 @@ def test_the_loss_is_that_of_sentences_without_some_words():
 def test_a_model_without_numbers_is_not_compared():
     with pytest.raises(UserError, match="not finite"):
         compare_without_labels(vectors_of, lambda texts: np.full((len(texts), 6), np.nan), SENTENCES)
+
+
+def test_of_losses_that_rounding_alone_moves_neither_is_better():
+    rounded = compare_without_labels(vectors_of, lambda texts: vectors_of(texts).round(7), SENTENCES)
+    assert "Neither model is better by it." in rounded
+    noisy = compare_without_labels(vectors_of, lambda texts: vectors_of(texts).round(1), SENTENCES)
+    assert "Neither" not in noisy
