@@ -135,9 +135,8 @@ class ForContrastiveLearning(SentenceEncoderPreTrainedModel):
         self.model.copy_published(form)
         tensors = {name for name in self.state_dict() if not name.startswith("model.")}
         self._accept_heads(tensors, set())
-        for average, module in self.averages():
-            if module is self.model:
-                average.tokenizer = form.tokenizer
+        if self.config.ema_decay > 0:
+            self.average.tokenizer = form.tokenizer
 
     def start_from(self, backbone: nn.Module) -> None:
         """Load a pre-trained encoder's weights into every encoder of the model that starts from them."""

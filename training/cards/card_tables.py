@@ -56,8 +56,8 @@ def results_table(
         cells[own] = f"{result['value']:.2f}"  # a file of pairs may have the name of a test
         rows.append([plain(result["task"]), str(result["rows"]), *cells.values(), plain(result["dataset"])])
     if AVERAGE in scores:
-        cells = [column.get(AVERAGE, "") for column in columns.values()]
-        rows.append([f"**{AVERAGE}**", "", *(cell and f"**{cell}**" for cell in cells), ""])
+        averages = [column.get(AVERAGE, "") for column in columns.values()]
+        rows.append([f"**{AVERAGE}**", "", *(cell and f"**{cell}**" for cell in averages), ""])
     header = ["task", "pairs", *columns, "data"]  # which is long, and a narrow page shows the first columns
     protocol = PROTOCOL
     if seeds:

@@ -21,22 +21,23 @@ from .local_files import open_file, raise_bad_utf8
 # The types of JSON values in a column, and the type of the column. Any other column has its JSON as bytes.
 KINDS = {"": "string", "str": "string", "int": "int64", "float": "float64", "float int": "float64", "bool": "bool"}
 OTHER = "binary"
+FIRST_ROWS = 1000  # of a stream, which have all its columns
 
 
 def json_dataset(files: Sequence[str], *, streaming: bool) -> datasets.Dataset | datasets.IterableDataset:
     """Read files (or addresses) with JSON Lines, a list of objects, or an object of columns; `.gz` too.
 
     Args:
-        streaming: read the first row alone, and the others when they are needed.
+        streaming: read the first rows alone, for the names of columns, and the others when they are needed.
 
     Raises:
         UserError: a file cannot be read, or a row is no object.
     """
     if streaming:
-        first = next(json_rows(files[:1]), {})
+        names = dict.fromkeys(name for row in islice(json_rows(files), FIRST_ROWS) for name in row)
         # `datasets` divides lists among shards, and no tuples.
         return datasets.IterableDataset.from_generator(
-            json_rows, gen_kwargs={"files": list(files), "columns": tuple(first)}
+            json_rows, gen_kwargs={"files": list(files), "columns": tuple(names)}
         )
     kinds = _kinds(files)
     features = datasets.Features({name: datasets.Value(kind) for name, kind in kinds.items()})
@@ -52,6 +53,9 @@ def json_rows(files: Sequence[str], columns: Sequence[str] = ()) -> Iterator[dic
                 for number, row in enumerate(_values(io.TextIOWrapper(content, encoding="utf-8-sig")), start=1):
                     if not isinstance(row, dict):
                         raise ValueError(f"row {number} is no object")
+                    for value in row.values():
+                        if isinstance(value, str):
+                            value.encode()  # refuses half of a surrogate pair, which JSON may have and no tokenizer
                     yield {name: row.get(name) for name in columns} if columns else row
         except (ValueError, RecursionError, *UNREADABLE) as error:
             raise_bad_utf8(Path(file))

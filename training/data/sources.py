@@ -24,7 +24,7 @@ from pandas.errors import ParserError, ParserWarning
 
 from ..errors import UserError, is_defect, one_line, quoted
 from ..files import refuse_utf16
-from ..hub import cached_data, sha256
+from ..hub import cached_data, files_sha256
 from .json_files import json_dataset
 from .local_files import is_saved, open_file, plain_strings, raise_bad_utf8, suffix_of
 
@@ -200,8 +200,9 @@ class Source:
             schema = pyarrow.parquet.read_schema(files[0])
             if any(pyarrow.types.is_string_view(field.type) for field in schema):
                 options = {"features": datasets.Features.from_arrow_schema(plain_strings(schema))}
-        if self.file and not self.streaming:  # otherwise `datasets` would know the file by its path and time alone
-            options = {**options, "name": sha256(Path(self.file))}
+        local = self.file or os.path.isdir(str(self.dataset))  # a file in the cache of the Hub is never another
+        if local and not self.streaming:  # otherwise `datasets` would know the files by their paths and times alone
+            options = {**options, "name": files_sha256(files)}
         patterns = [glob.escape(file) for file in files]
         return datasets.load_dataset(builder, split="train", streaming=self.streaming, data_files=patterns, **options)
 

@@ -84,8 +84,8 @@ def evaluate(
         raise UserError("queries: only the suite retrieval shows neighbours; add retrieval to --suite")
     loaded = load_suites(suites, data)
     if pairs:
-        loaded["pairs"] = files = [load_pairs_file(path) for path in pairs]
-        names = [file.name for file in files]
+        loaded["pairs"] = [load_pairs_file(path) for path in pairs]
+        names = [task.name for task in loaded["pairs"]]
         if repeated := [name for name in names if names.count(name) > 1]:
             raise UserError(f"pairs: two files have the name {repeated[0]}, by which a score is found; rename one")
     for query in queries or []:

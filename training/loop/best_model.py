@@ -67,6 +67,7 @@ class BestModel:
     def counters(self) -> dict:
         """Return what a checkpoint keeps. The checksums of `best_weights` are known when these have been written."""
         kept = {name: getattr(self, name) for name in self.COUNTERS}
+        kept |= {"select_by": self.recipe.select_by, "soup_size": self.recipe.soup}
         return {**kept, "soup": list(self.soup.ranked), "best_weights": dict.fromkeys(sorted(self._needed_steps()))}
 
     def restore(self, counters: dict) -> None:
@@ -85,6 +86,20 @@ class BestModel:
         self.weights.checksums = {int(step): checksum for step, checksum in counters["best_weights"].items()}
         restored = on_main(self.accelerator, self._check_weights)
         self.best_step, self.best_score, self.highest, self.soup.ranked = restored
+
+    def refuse_another_choice(self, counters: dict) -> None:
+        """Refuse to choose by something else than a checkpoint did, where no update follows it to choose.
+
+        The weights that would be chosen now may be gone. Checkpoints of older versions do not tell what chose.
+        """
+        recipe = self.recipe
+        changed = ["select_by"] if counters.get("select_by", recipe.select_by) != recipe.select_by else []
+        changed += ["soup"] if counters.get("soup_size", recipe.soup) < recipe.soup else []
+        if changed and self.dev and self.best_step is not None:
+            raise UserError(
+                f"{changed[0]}: --force cannot change it after the last update; undo the change, choose another "
+                "--output_dir, or use --overwrite to start again"
+            )
 
     def _check_weights(self) -> tuple[int | None, float | None, float | None, list[tuple[float, int]]]:
         """Return the update of the best weights, its score, the highest one, and the ranks of the soup."""

@@ -249,6 +249,19 @@ def _lengths(
         raise UserError(
             f"max_length: {recipe.max_length} must be at least {special + 1}, because it counts the special tokens"
         )
+    # A space at its end becomes a part of the first word in some vocabularies.
+    prompt = len(tokenizer(config.default_prompt.rstrip(), add_special_tokens=False).input_ids)
+    if sentence_length <= prompt:
+        raise UserError(
+            f"max_length: {recipe.max_length} leaves no place for a word after the default prompt of {prompt} word "
+            f"pieces; give {special + prompt + 1} or more"
+        )
+    template = template_length(templates[0])
+    if recipe.served_length and recipe.served_length <= template + prompt:
+        raise UserError(
+            f"served_length: {recipe.served_length} leaves no place for a word beside {template} word pieces of "
+            f"template and special tokens and {prompt} of the default prompt; give {template + prompt + 1} or more"
+        )
     longest = longest_input(backbone) - config.prefix_positions
     text = sentence_length + max(map(template_length, templates)) + config.most_added_pieces(sentence_length)
     needed = text + config.longest_prefix(tokenizer)

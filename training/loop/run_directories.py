@@ -107,23 +107,42 @@ def claim_run(output: Path, recipe: Recipe) -> list[int]:
     if changed and busy:
         raise in_use_error(busy[0])
     if changed and recipe.force and not recipe.overwrite:
-        for run in runs:
-            remove(run / "results.json")  # the run is no longer finished
-    elif changed or (seeds != recipe.seeds and not (trained or busy)):
+        return _with_added(seeds, recipe)  # `begin_seed` records the change: data, model or checkpoint may refuse it
+    if changed or (seeds != recipe.seeds and not (trained or busy)):
         if not (file.is_file() or recipe.overwrite):
             refuse_foreign(output)
         clear(output)
-        seeds = []
-    seeds = seeds + [seed for seed in recipe.seeds if seed not in seeds]
+    return record(output, recipe)
+
+
+def record(output: Path, recipe: Recipe) -> list[int]:
+    """Write the recipe of a run, and return its seeds: those that it had, and then those that the recipe adds."""
+    seeds = _with_added(recorded_keys(output)["seeds"], recipe)
     try:
         output.mkdir(parents=True, exist_ok=True)
         # Leave out these two: they apply only to the command that has them, not to one that reads this recipe.
-        dump_recipe(replace(recipe, seeds=seeds, overwrite=False, force=False), file)
+        dump_recipe(replace(recipe, seeds=seeds, overwrite=False, force=False), output / "recipe.yaml")
     except OSError as error:
         raise UserError(
             f"output_dir: {output} cannot be written ({one_line(error)}); choose another --output_dir"
         ) from error
     return seeds
+
+
+def _with_added(seeds: list[int], recipe: Recipe) -> list[int]:
+    return seeds + [seed for seed in recipe.seeds if seed not in seeds]
+
+
+def begin_seed(output: Path, recipe: Recipe, run: Path) -> None:
+    """Record the recipe that a seed is trained with from here on, which may end a finished seed and the mean.
+
+    Call this when nothing can refuse the recipe any more: until then, a run is what it was.
+    """
+    with seeds_locked(output):
+        record(output, recipe)
+        if (run / "results.json").is_file():
+            for directory in (run, output):
+                remove(directory / "results.json")
 
 
 def is_begun(output: Path) -> bool:
@@ -153,8 +172,7 @@ def seed_directory(output: Path, seeds: list[int], seed: int) -> Path:
 
 def refuse_busy(output: Path, recipe: Recipe) -> None:
     """Refuse a command whose seeds are all being trained by other processes. This changes no file."""
-    seeds = recorded_keys(output)["seeds"]
-    seeds = seeds + [seed for seed in recipe.seeds if seed not in seeds]
+    seeds = _with_added(recorded_keys(output)["seeds"], recipe)
     runs = [seed_directory(output, seeds, seed) for seed in recipe.seeds]
     if all(map(locked_elsewhere, runs)):
         raise in_use_error(runs[0])

@@ -91,12 +91,16 @@ def refuse_changed_data(run: Path, receipt: dict[str, object], checksums: dict[s
 def build_receipt(recipe: Recipe, seed: int, built: Build) -> dict[str, object]:
     """Return the part of a run's receipt that does not need its data."""
     return {
-        "recipe": hashlib.sha256(json.dumps(deciding_keys(recipe), sort_keys=True).encode()).hexdigest(),
+        "recipe": recipe_sha256(recipe),
         "seed": seed,
         "tokenizer": tokenizer_sha256(built.serving_tokenizer),
         "special tokens": str(special_tokens(built.tokenizer)),
         **pretrained_sha256(built.model),
     }
+
+
+def recipe_sha256(recipe: Recipe) -> str:
+    return hashlib.sha256(json.dumps(deciding_keys(recipe), sort_keys=True).encode()).hexdigest()
 
 
 def _tasks_sha256(tasks: Sequence[Task]) -> str | None:

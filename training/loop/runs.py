@@ -51,6 +51,7 @@ from .checkpoints import RECEIPT, newest, read_state, refuse_another_build, step
 from .distributed.hosts import wait_for_all
 from .distributed.launch import join_processes, make_accelerator, on_main, start_tracker
 from .run_directories import (
+    begin_seed,
     best_directory,
     claim_seed,
     finished_seeds,
@@ -61,7 +62,7 @@ from .run_directories import (
     seed_directory,
     seeds_locked,
 )
-from .run_receipt import local_checksums, refuse_changed_data, refuse_mixed_seeds
+from .run_receipt import local_checksums, recipe_sha256, refuse_changed_data, refuse_mixed_seeds
 from .training_log import TrainingLog
 from .training_loop import train
 
@@ -125,15 +126,16 @@ def _run_seeds(recipe: Recipe, served: ServedEncoder | None, output: Path, accel
             if run is None:
                 continue
             finished = receipts(on_main(accelerator, partial(finished_seeds, output, seeds)))
-            if seed in finished:
+            changed = recipe.force and seed in finished and finished[seed]["recipe"] != recipe_sha256(recipe)
+            if seed in finished and not changed:
                 if not recipe.force:
                     now = local_checksums(recipe, dev, tests)
                     on_main(accelerator, partial(refuse_changed_data, run, finished[seed], now))
                 logger.info("%s is finished", run)
                 continue
-            of_seed = replace(recipe, seeds=seeds)
+            of_seed, begin = replace(recipe, seeds=seeds), partial(begin_seed, output, recipe, run)
             try:
-                training = train(of_seed, served, seed, run, accelerator, dev, tests, finished)
+                training = train(of_seed, served, seed, run, accelerator, dev, tests, finished, begin)
             except Terminated as stopped:
                 written = sorted(run.glob("checkpoints/step-*"))
                 where = (

@@ -7,6 +7,7 @@ import math
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -25,7 +26,7 @@ from csezoo.modeling.contrastive.mirrored_mask import MirroredMask
 from csezoo.modeling.contrastive.training_model import ForContrastiveLearning
 
 from ..environment import progress_bar, return_freed_memory
-from ..errors import UserError, others
+from ..errors import UserError, as_user_error, others
 from ..evaluation.suites import Task
 from ..files import flush
 from ..loading.served_encoder import ServedEncoder
@@ -83,7 +84,12 @@ class Stage:
 
 @dataclass
 class SeedRun:
-    """A seed of a recipe in training. The `writer` writes checkpoints while it trains on."""
+    """A seed of a recipe in training. The `writer` writes checkpoints while it trains on.
+
+    Args:
+        updates: of all stages.
+        begin: called when nothing can refuse the recipe any more, before anything of the run is changed.
+    """
 
     directory: Path
     recipe: Recipe
@@ -95,6 +101,8 @@ class SeedRun:
     log: TrainingLog
     best: BestModel
     writer: BackgroundWriter
+    updates: int
+    begin: Callable[[], None]
 
     def save(self, state: TrainingState) -> None:
         """Copy the state, and write a checkpoint of it while the run trains on.
@@ -124,7 +132,10 @@ class SeedRun:
         counters = read_state(checkpoint)
         state.refuse_another_model(checkpoint, counters)
         self.best.restore(counters)  # before the weights, because it changes those of the model
+        if step_of(checkpoint) == self.updates or self.best.stopped:
+            self.best.refuse_another_choice(counters)
         state.load(checkpoint)
+        on_main(self.accelerator, self.begin)
         self.data.position = stream_position(checkpoint, self.accelerator.process_index)
         self.log.restore(checkpoint, counters)
         if changed := changed_since(checkpoint, self.receipt):
@@ -141,6 +152,7 @@ def train(
     dev: Sequence[Task],
     tests: Sequence[Task],
     finished: dict[int, dict],
+    begin: Callable[[], None],
 ) -> dict:
     """Train one seed to the end, from the newest complete checkpoint if there is one.
 
@@ -149,7 +161,9 @@ def train(
         directory: for `metrics.jsonl`, `checkpoints/` and `best/`.
         dev: tasks to select the best model with. Without them, the last model is the best.
         tests: tasks that score the best model in the end.
-        finished: the receipts of the finished seeds of the run, by seed.
+        finished: the receipts of the finished seeds of the run, by seed. This one is among them if it was finished
+            with another recipe, and `force` resumes it with the change.
+        begin: see `SeedRun`.
 
     Returns:
         The training part of a results file: the best step, its dev score, the number of updates, the `cost` and the
@@ -170,6 +184,11 @@ def train(
     receipt = run_receipt(recipe, seed, built, data, accelerator, dev, tests)
     refuse_mixed_seeds({**finished, seed: receipt}, force=recipe.force)
     checkpoint = on_main(accelerator, partial(newest, directory / "checkpoints", receipt, force=recipe.force))
+    if checkpoint is None and seed in finished:
+        raise UserError(
+            f"{directory} is finished, and has no checkpoint that --force could resume with the change; undo it, "
+            "choose another --output_dir, or use --overwrite to start again"
+        )
     if checkpoint and step_of(checkpoint) > stages[-1].stop:
         raise UserError(
             f"{checkpoint} has more updates than the {stages[-1].stop} that the recipe asks for; give more, or choose "
@@ -181,14 +200,16 @@ def train(
         refuse_padding_dependence(built, recipe)
     with BackgroundWriter() as writer:
         best = BestModel(directory, built, recipe, dev, log)
-        run = SeedRun(directory, recipe, seed, built, data, accelerator, receipt, log, best, writer)
+        updates = stages[-1].stop
+        run = SeedRun(directory, recipe, seed, built, data, accelerator, receipt, log, best, writer, updates, begin)
         if checkpoint is None:
+            on_main(accelerator, begin)
             log.clear_metrics()
             with float32_attention(built.model, recipe):
                 score = on_main(accelerator, partial(best.score_base_model, [*dev, *tests]))
                 best.evaluate(0, writer, counts=False, score=score)
         title = f"training ({seed_name(recipe, seed)})"
-        bar = progress_bar(stages[-1].stop, title, disable=not accelerator.is_main_process)
+        bar = progress_bar(updates, title, disable=not accelerator.is_main_process)
         for stage in stages:
             if not best.stopped:
                 train_stage(stage, run, trainable, bar, checkpoint)
@@ -271,7 +292,8 @@ def train_stage(
         contrasts = config.contrastive_weight > 0 or bool(config.matryoshka_dims)
         first = stage.name == "contrastive" and step == resumed_at + 1 and contrasts
         check = partial(refuse_equal_views, run.built, recipe, accelerator) if first else None
-        losses, rows = update(wrapped, optimizer, loader, recipe, accelerator, check)
+        with nullcontext() if contrasts else as_user_error():  # there may be no other loss
+            losses, rows = update(wrapped, optimizer, loader, recipe, accelerator, check)
         if first:
             refuse_lone_sentence(losses["loss"], recipe)
         # fp16 skips an update that overflowed and continues. An update that DeepSpeed skips ends the run.

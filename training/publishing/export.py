@@ -7,9 +7,10 @@ import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import cast
 
 import yaml
-from huggingface_hub import ModelCard
+from huggingface_hub import ModelCard, ModelCardData
 from tqdm import tqdm
 from transformers import PreTrainedTokenizerBase
 from transformers.utils import logging
@@ -157,7 +158,8 @@ def _add_to_card(directory: Path, paragraphs: list[str], of_another_length: str 
     section = "## Formats\n\n" + "\n\n".join(paragraphs) + "\n\n"
     others = re.sub(r"^## Formats\n.*?(?=^## |\Z)", "", card.text, flags=re.DOTALL | re.MULTILINE)
     if of_another_length:
-        card.data.eval_results = card.data.model_name = None
+        data = cast(ModelCardData, card.data)
+        data.eval_results = data.model_name = None
         others = others.replace("## Results\n", f"## Results\n\n{of_another_length}\n")
     before, training, after = others.partition("## Training\n")
     card.text = f"{before}{section}{training}{after}" if training else f"{others}\n\n{section}"

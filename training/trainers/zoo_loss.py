@@ -38,8 +38,9 @@ class ZooLoss(nn.Module):
     """A method of the zoo, or several combined, as a loss for a SentenceTransformer.
 
     The loss has a training model of the zoo around the model's own encoder. Heads, twins and discriminators belong to
-    the loss: the trainer's optimizer trains them, and `model.save()` leaves them out. Pooling, `Normalize` and prompts
-    are the model's own. In several processes the gradients of the heads are averaged as those of the encoder are.
+    the loss: the trainer's optimizer trains them, and `model.save()` leaves them out. Pooling and `Normalize` are the
+    model's own; prompts are those of the trainer's arguments. In several processes the gradients of the heads are
+    averaged as those of the encoder are.
 
     Args:
         model: a SentenceTransformer of a Transformer and a Pooling; Dense, Dropout, LayerNorm and Normalize may
@@ -203,6 +204,7 @@ class ZooLoss(nn.Module):
         if self.begun_with is None or not model.training:
             return
         now, begun, self.begun_with = small_weights(model), self.begun_with, None
+        self.warn_of_prompt(model)
         if not any(parameter.requires_grad for parameter in model.parameters()):
             logger.warning(
                 "%s: the encoder is frozen, so the loss trains its heads alone; if a loss in stage nli has frozen it, "
@@ -214,6 +216,19 @@ class ZooLoss(nn.Module):
                 "%s: the encoder was loaded after the loss was made, and the heads of the loss are new; to resume a "
                 "training, give callbacks=[TrainingCallback(loss)] from its beginning",
                 self.method,
+            )
+
+    @staticmethod
+    def warn_of_prompt(model: SentenceTransformer) -> None:
+        """Warn if a trainer leaves out the prompt that `encode` adds. The model's card has the trainer's arguments."""
+        prompt = model.prompts.get(model.default_prompt_name or "")
+        arguments = model.model_card_data.all_hyperparameters
+        if prompt and arguments and not arguments.get("prompts"):
+            logger.warning(
+                "prompts: the model puts %r before each text that it encodes, and the trainer does not; give "
+                "prompts=%r to SentenceTransformerTrainingArguments",
+                prompt,
+                prompt,
             )
 
     def batch(self, features: Sequence[dict[str, Any]], labels: torch.Tensor | None) -> dict[str, Any]:

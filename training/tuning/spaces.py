@@ -11,14 +11,16 @@ A space of choices alone is a grid.
 from __future__ import annotations
 
 import math
+import typing
 from pathlib import Path
 from typing import Any
 
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 
 from ..errors import UserError, quoted
-from ..recipes import FREE_KEYS, load_recipe
-from ..recipes.reading import as_word, read_values
+from ..recipes import FREE_KEYS, load_recipe, method_keys
+from ..recipes.keys import recipe_keys
+from ..recipes.reading import as_word, optional, read_values
 
 SPACES = Path(__file__).parent / "spaces"
 INTERVAL = ("low", "high", "log", "step")
@@ -49,26 +51,38 @@ def load_space(name: str, recipe: str, overrides: dict[str, Any]) -> Space:
         raise UserError(f"{path}: {same[0]} is not a setting that a search can choose; leave it out")
     space = {}
     for key, allowed in values.items():
-        space[key] = _distribution(f"{path}: {key}", allowed)
-        for value in allowed if isinstance(allowed, list) else (allowed["low"], allowed["high"]):
-            load_recipe(recipe, {**overrides, key: value})
+        _refuse_malformed(f"{path}: {key}", allowed)
+        ends = allowed if isinstance(allowed, list) else (allowed["low"], allowed["high"])
+        method = [load_recipe(recipe, {**overrides, key: value}) for value in ends][0].method
+        space[key] = _distribution(f"{path}: {key}", allowed, (recipe_keys() | method_keys(method))[key].hint)
     return space
 
 
-def _distribution(where: str, allowed: Any) -> BaseDistribution:
+def _refuse_malformed(where: str, allowed: Any) -> None:
+    """Refuse what is neither choices nor an interval of numbers."""
     if isinstance(allowed, list) and allowed:
+        return
+    if not isinstance(allowed, dict) or not {"low", "high"} <= allowed.keys() <= set(INTERVAL):
+        raise UserError(f"{where}: {quoted(allowed)} must be a list, or {{low: …, high: …}}, perhaps with log or step")
+    if wrong := [each for each in INTERVAL if each in allowed and not isinstance(allowed[each], int | float)]:
+        raise UserError(f"{where}: {wrong[0]}: {quoted(allowed[wrong[0]])} is not a number; write 1.0e-5, not 1e-5")
+
+
+def _distribution(where: str, allowed: Any, hint: Any) -> BaseDistribution:
+    """Return the choices or the interval of a key, by its type: YAML reads the end 1 as whole, also of a float."""
+    if isinstance(allowed, list):
         # Optuna stores single values; a list or a mapping, such as the betas of AdamW, is one text to a recipe.
         choices = [as_word(v) if isinstance(v, list | dict) else v for v in allowed]
         if min(len(set(choices)), len(set(map(str, choices)))) < len(choices):
             raise UserError(f"{where}: {quoted(allowed)} has a choice twice; leave one of them out")
         return CategoricalDistribution(choices)
-    if not isinstance(allowed, dict) or not {"low", "high"} <= allowed.keys() <= set(INTERVAL):
-        raise UserError(f"{where}: {quoted(allowed)} must be a list, or {{low: …, high: …}}, perhaps with log or step")
-    if wrong := [each for each in INTERVAL if each in allowed and not isinstance(allowed[each], int | float)]:
-        raise UserError(f"{where}: {wrong[0]}: {quoted(allowed[wrong[0]])} is not a number; write 1.0e-5, not 1e-5")
-    integers = all(isinstance(allowed[each], int) for each in ("low", "high", "step") if each in allowed)
+    kind, _ = optional(hint)
+    kind = (*typing.get_args(kind), kind)[0]  # of a list, that of its items: a number is a list of one
+    parts = [each for each in ("low", "high", "step") if isinstance(allowed.get(each), float)]
+    if kind is not float and parts:
+        raise UserError(f"{where}: {parts[0]}: {allowed[parts[0]]} must be a whole number, as the key is; correct it")
     try:
-        return IntDistribution(**allowed) if integers else FloatDistribution(**allowed)
+        return FloatDistribution(**allowed) if kind is float else IntDistribution(**allowed)
     except ValueError as error:
         raise UserError(f"{where}: {error}") from error
 

@@ -20,6 +20,8 @@ from tests.refusals import refusal
 
 TRIPLETS = [("a cat sits", "an animal", "no cat"), ('she said, "hi"', "a greeting", "silence"), ("NA", "None", "null")]
 COLUMNS = ["sent0", "sent1", "hard_neg"]
+STREAM = {"streaming": True, "max_steps": 1}
+HALF_A_PAIR = ["could not be read", "surrogates not allowed"]
 
 
 @pytest.fixture(autouse=True)
@@ -186,6 +188,7 @@ def test_a_name_with_the_characters_of_a_pattern_is_the_name_of_one_file(load, n
         ("a.jsonl", b'{"text": "one"}\n{"text": "d\xe9j\xe0 vu"}\n', {}, ["line 2", "not UTF-8"]),
         ("a.jsonl", '{"text": "one"}\n{"text": \n', {}, ["could not be read"]),
         ("a.jsonl", '{"text": ["one"]}\nnull\n', {}, ["row 2 is no object"]),
+        *(("a.jsonl", '{"text": "one \\ud83d"}\n', keys, HALF_A_PAIR) for keys in ({}, STREAM)),
         ("a.parquet", "PAR", {}, ["could not be read"]),
         ("a.txt.gz", gzip.compress(b"one\n" * 999, mtime=0)[:25], {}, ["could not be read"]),
         ("a.csv", "text\nhello, world\nbye\n", {}, ["could not be read"]),  # a cell without a column
@@ -250,7 +253,6 @@ def loaded_by_a_client(hub, home, *recipes):
     return json.loads(done.stdout)
 
 
-STREAM = {"streaming": True, "max_steps": 1}
 ON_THE_HUB = [("train.csv", {"dataset_file": "train.csv"}), ("train.csv.gz", STREAM), ("train.jsonl", {})]
 ON_THE_HUB += [("train.jsonl.gz", {}), ("train.jsonl.gz", STREAM), ("train.json", {})]
 
@@ -304,6 +306,12 @@ COLUMNS_OF_JSON = '{\n"text": ["a", "b"]}'
 def test_json_may_be_lines_a_list_or_columns(load, content):
     assert load("a.json", content) == [("a",), ("b",)]
     assert load("b.json", '{\n"text":\n"ab"}') == [("ab",)], "one object"
+
+
+@pytest.mark.parametrize("stream", [{}, STREAM])
+def test_a_column_may_be_missing_in_the_first_objects(load, stream):
+    rows = '{"id": 1}\n{"id": 2, "text": "a cat"}\n{"text": "a dog"}\n'
+    assert load("a.jsonl", rows, **stream) == [("a cat",), ("a dog",)]
 
 
 @pytest.mark.parametrize("streaming", [False, True])
@@ -361,13 +369,15 @@ def test_the_side_on_which_texts_are_cut_is_not_read_from_the_cache(train_file, 
 @pytest.mark.parametrize("name, old, new", [("a.txt", "one\ntwo\n", "six\nten\n"), ("a.csv", "t\none\n", "t\nsix\n")])
 def test_a_file_is_known_by_its_content_and_not_by_its_time(tmp_path, name, old, new):
     """Archives and copies keep the time of a file."""
-    file, first = tmp_path / name, []
+    (tmp_path / "texts").mkdir()
+    file, first = tmp_path / "texts" / name, []
     for content in (old, new):
         file.write_text(content, encoding="utf-8")
         os.utime(file, (1e9, 1e9))
         keys = {"text_columns": ["t"]} if name.endswith("csv") else {}
-        first.append(load_sentences(make_recipe({"train_file": str(file), **keys}))["0"][0])
-    assert first == ["one", "six"]
+        for source in ({"train_file": str(file)}, {"dataset": str(file.parent)}):
+            first.append(load_sentences(make_recipe({**source, **keys}))["0"][0])
+    assert first == ["one", "one", "six", "six"]
 
 
 @pytest.mark.parametrize("stream", [{}, {"streaming": True, "max_steps": 1}])

@@ -111,6 +111,28 @@ def test_a_template_without_a_place_for_the_sentence_is_refused(bases):
         build(make_recipe({"base_model": str(bases["bert"]), "pooling": "prompt", "prompts": ["means {mask}"]}))
 
 
+def test_a_default_prompt_without_a_place_for_a_word_is_refused(bases):
+    """All texts would be equal."""
+    keys = {"base_model": str(bases["bert"]), "named_prompts": {"q": "the cat sees "}, "default_prompt_name": "q"}
+    line = "max_length: 5 leaves no place for a word after the default prompt of 3 word pieces; give 6 or more"
+    with pytest.raises(UserError, match=line):
+        build(make_recipe({**keys, "max_length": 5}))
+    collate = build(make_recipe({**keys, "max_length": 6})).collator(texts=True)
+    (first, _), (second, _) = collate([{"0": "a"}, {"0": "the"}])["input_ids"]
+    assert len(first) == 6 and not torch.equal(first, second)
+
+
+def test_a_served_length_without_a_place_for_a_word_is_refused(bases):
+    keys = {"base_model": str(bases["bert"]), "named_prompts": {"q": "the cat "}, "default_prompt_name": "q"}
+    keys |= {"pooling": "prompt", "prompts": ['the "{sentence}" sees {mask} .']}
+    line = "served_length: 10 leaves no place for a word beside 8 word pieces of template and special tokens and 2 of"
+    with pytest.raises(UserError, match=f"{line} the default prompt; give 11 or more"):
+        build(make_recipe({**keys, "served_length": 10}))
+    built = build(make_recipe({**keys, "served_length": 11}))
+    vectors = built.model.model.eval().encode(["a", "the"], built.serving_tokenizer)
+    assert not torch.allclose(*torch.as_tensor(vectors))
+
+
 def test_attention_implementation_reaches_the_trained_backbone(base):
     built = build(make_recipe({"base_model": str(base), "attn_implementation": "eager"}))
     assert built.model.model.backbone.config._attn_implementation == "eager"

@@ -306,6 +306,25 @@ def test_a_change_that_force_cannot_resume_with_can_be_undone(whole, broken):
     same_run(whole[0], run)
 
 
+@pytest.mark.parametrize(("keys", "name"), [({"select_by": "last"}, "select_by"), ({"soup": 2}, "soup")])
+def test_after_the_last_update_force_cannot_change_what_chooses_among_them(broken, keys, name):
+    """The best update so far would be served as if it had been chosen so. One that follows can be chosen."""
+    run, recipe = broken
+    line = f"{name}: --force cannot change it after the last update; undo the change, .* or use --overwrite"
+    with pytest.raises(UserError, match=line):
+        train(recipe, **keys, force=True)
+    training = train(recipe, **keys, max_steps=8, force=True)["training"]
+    assert training["best_step"] == 8 if name == "select_by" else 8 in training["soup"]
+
+
+def test_what_chooses_cannot_be_changed_where_patience_has_ended_the_run(tiny, tmp_path):
+    recipe = tiny(patience=1, learning_rate=0.0)
+    assert train(recipe)["training"]["updates"] == 2
+    with pytest.raises(UserError, match="select_by: --force cannot change it after the last update"):
+        train(recipe, select_by="last", force=True)
+    assert train(recipe, select_by="last", patience=9, force=True)["training"]["best_step"] == 6
+
+
 def test_force_cannot_train_other_tensors_from_then_on(bases, train_file, dev_file, tmp_path):
     """The optimizer knows them by number: each would get the moments of another one."""
     recipe = values(bases["bert"], train_file, dev_file, tmp_path, method="sgopt", max_steps=1)

@@ -186,6 +186,58 @@ def test_a_forced_change_keeps_the_seeds_of_a_run_and_overwriting_starts_again(t
     assert not (run / "seed-1").exists()
 
 
+def recorded(run: Path) -> dict[Path, bytes]:
+    """What a run says of itself: its recipe and the results of its seeds and their mean."""
+    return {path: path.read_bytes() for name in ("recipe.yaml", "results.json") for path in run.rglob(name)}
+
+
+@pytest.mark.parametrize(
+    ("keys", "line"),
+    [
+        ({"text_columns": ["nope"]}, "has no column nope"),
+        ({"max_length": 500}, "max_length: 500 needs 500 positions"),
+        ({"max_steps": 1}, "has more updates than the 1"),
+        ({"optimizer": "rmsprop"}, "--force cannot resume with this change of the optimizer"),
+        ({"select_by": "last"}, "select_by: --force cannot change it"),
+    ],
+)
+def test_a_forced_change_that_is_refused_changes_nothing_of_a_run(recipe, whole, tmp_path, keys, line):
+    run = shutil.copytree(whole, tmp_path / "run")
+    before = recorded(run)
+    with pytest.raises(UserError, match=line):
+        train(recipe, seeds=[1, 2], force=True, **keys)
+    assert recorded(run) == before and len(before) == 5
+
+
+def test_a_forced_change_replaces_the_results_of_the_seeds_in_the_command(recipe, whole, tmp_path):
+    run = shutil.copytree(whole, tmp_path / "run")
+    results = train(recipe, seeds=[2, 3], force=True, max_steps=3)
+    assert [each["training"]["updates"] for each in results["runs"]] == [2, 3, 3]
+    assert read(run / "seed-1") == read(whole / "seed-1")
+    assert load_recipe(str(run / "recipe.yaml")).max_steps == 3
+
+
+def test_a_forced_change_that_was_killed_is_made_by_the_same_command(recipe, whole, tmp_path, train_up_to):
+    run = shutil.copytree(whole, tmp_path / "run")
+    forced = {**recipe, "seeds": [1, 2], "max_steps": 3, "force": True}
+    train_up_to("step 3  loss", forced)
+    assert sorted(path.parent.name for path in run.rglob("results.json")) == ["seed-2", "seed-3"]
+    assert [each["training"]["updates"] for each in train(forced)["runs"]] == [3, 3, 2]
+
+
+def test_a_finished_seed_without_checkpoints_is_not_trained_anew_by_force(recipe, whole, tmp_path):
+    """Checkpoints of a finished run may be deleted."""
+    run = shutil.copytree(whole, tmp_path / "run")
+    for name in ("checkpoints", "best_weights"):
+        shutil.rmtree(run / "seed-1" / name)
+    before = recorded(run)
+    line = f"{run / 'seed-1'} is finished, and has no checkpoint that --force could resume .* use --overwrite"
+    with pytest.raises(UserError, match=line):
+        train(recipe, seeds=[1], force=True, learning_rate=1e-4)
+    assert recorded(run) == before
+    train(recipe, seeds=[1])
+
+
 def test_a_finished_run_without_checkpoints_is_refused_to_another_recipe(tmp_path):
     claim_run(tmp_path, make_recipe({"seeds": [1]}))
     (tmp_path / "best").mkdir()

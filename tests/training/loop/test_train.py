@@ -245,6 +245,11 @@ def test_a_tokenizer_whose_merges_miss_a_token_is_one_line(bases, train_file, de
         load_encoder(str(base), pooling="cls")
 
 
+def test_a_model_without_any_loss_is_one_line(tiny):
+    with pytest.raises(UserError, match="contrastive_weight: 0 needs an auxiliary loss with a weight; set one"):
+        train(tiny(contrastive_weight=0))
+
+
 def test_resume_refuses_another_launch(tiny, tmp_path, monkeypatch):
     recipe = tiny(max_steps=1)
     train(recipe)

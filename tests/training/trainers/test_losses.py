@@ -88,6 +88,15 @@ def test_a_prompt_that_the_pooling_leaves_out_is_left_out_of_the_loss(base):
         loss([first[0], second[1]])
 
 
+@pytest.mark.parametrize("given", [None, "the cat: ", {"text": "a dog: "}])
+def test_a_trainer_that_leaves_out_the_model_s_prompt_is_named(base, tmp_path, caplog, given):
+    loss = loss_of("simcse", base, base)
+    loss.model.prompts, loss.model.default_prompt_name = {"query": "the cat: "}, "query"
+    train_in_trainer(loss, tmp_path, sentences(12), prompts=given)
+    line = "prompts: the model puts 'the cat: ' before each text that it encodes, and the trainer does not; give"
+    assert caplog.text.count(line) == (given is None)
+
+
 def test_the_projection_reads_the_vector_before_normalize(base):
     plain, normalized = (sentence_transformer(base, normalize=normalize).eval() for normalize in (False, True))
     ours = []

@@ -52,6 +52,9 @@ def test_a_key_has_choices_or_an_interval(tmp_path):
         ("learning_rate: 1.0e-5", "must be a list, or {low"),
         ("learning_rate: {low: 1e-5, high: 1.0}", "'1e-5' is not a number; write 1.0e-5"),
         ("learning_rate: {low: 1.0, high: 0.1}", "learning_rate: "),
+        ("max_length: {low: 16, high: 64.0}", "max_length: high: 64.0 must be a whole number"),
+        ("max_length: {low: 16, high: 64, step: 0.5}", "max_length: step: 0.5 must be a whole number"),
+        ("max_length: {low: 16.5, high: 64}", "max_length: 16.5 is not a whole number"),
         ("max_length: [32, 64, 32]", "has a choice twice"),
         ("epochs: [1, 1.0, 2]", "has a choice twice"),
         ("batch_size: [8]", "batch_size is in the space and set too"),
@@ -63,6 +66,19 @@ def test_a_key_has_choices_or_an_interval(tmp_path):
 def test_a_mistake_in_a_space_is_named(tmp_path, text, message):
     with pytest.raises(UserError, match=message):
         load_space(written(tmp_path, text), RECIPE, {"batch_size": 8})
+
+
+def test_an_interval_is_of_the_type_of_its_key(tmp_path):
+    """YAML reads 0 and 1 as whole numbers."""
+    text = "rtd_weight: {low: 0, high: 1}\nbatch_size: {low: 8, high: 64, log: true}\n"
+    text += "matryoshka_dims: {low: 8, high: 32}\ndropout: {low: 0, high: 0.5}\n"
+    space = load_space(written(tmp_path, text), "diffcse-bert-base-uncased-sts", {})
+    assert space == {
+        "rtd_weight": FloatDistribution(0, 1),
+        "batch_size": IntDistribution(8, 64, log=True),
+        "matryoshka_dims": IntDistribution(8, 32),
+        "dropout": FloatDistribution(0, 0.5),
+    }
 
 
 def test_a_mapping_is_one_choice(tmp_path):
