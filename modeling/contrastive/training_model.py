@@ -406,7 +406,7 @@ class ForContrastiveLearning(SentenceEncoderPreTrainedModel):
             raise ValueError(
                 "rank_weight: needs the vectors of a teacher; give --teachers DIR, written by `csezoo encode`"
             )
-        everyone, mine = gather_rows(embeddings[:, self.ranked_views])
+        everyone, mine = gather_rows(torch.stack([embeddings[:, view] for view in self.ranked_views], 1))
         teachers, _ = gather_rows(teacher_vectors[: len(embeddings)])
         anchors, others = everyone.unbind(1)
         share = rank_distillation(
@@ -422,7 +422,7 @@ class ForContrastiveLearning(SentenceEncoderPreTrainedModel):
 
     def rank_consistency_loss(self, embeddings: torch.Tensor) -> torch.Tensor:
         """Return the loss of two views over the sentences of all processes, see `rank_consistency`."""
-        everyone, mine = gather_rows(embeddings[:, self.ranked_views])
+        everyone, mine = gather_rows(torch.stack([embeddings[:, view] for view in self.ranked_views], 1))
         anchors, others = everyone.unbind(1)
         return sum_over_processes(rank_consistency(anchors, others, temperature=self.config.temperature, rows=mine))
 
