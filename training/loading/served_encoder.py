@@ -24,7 +24,7 @@ from ..hub import repository_file
 from ..recipes import Recipe, file_name, make_recipe
 from ..recipes.reading import as_word
 from .backbones import encoder_around, load_backbone
-from .templates import serving_tokenizer, template_token_ids
+from .templates import own_ends, serving_tokenizer
 from .tokenizers import load_tokenizer
 
 logger = logging.getLogger(__name__)
@@ -33,8 +33,11 @@ ENCODER_SETTINGS = tuple(
     f"sentence_{name}_config.json"
     for name in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 )
-# Settings of the encoder that change its tokens.
-LOADER_OPTIONS = ("processing_kwargs", "tokenizer_name_or_path")
+# Settings of the encoder that change its tokens or its configuration.
+LOADER_OPTIONS = (
+    *("processing_kwargs", "processor_kwargs", "tokenizer_args", "tokenizer_name_or_path"),
+    *("config_args", "config_kwargs", "query_length", "document_length"),
+)
 # Why a module of sentence-transformers cannot be taken over.
 OTHER_MODULES = {
     "Router": "it encodes queries and documents by different modules",
@@ -135,7 +138,7 @@ def served_encoder(name: str, revision: str | None = None) -> ServedEncoder | No
     if kinds[1:2] != ["Pooling"]:
         found = kinds[1] if len(kinds) > 1 else "nothing"
         raise _refused(name, f"its encoder is followed by {found} ({OTHER_MODULES.get(found, 'not by a Pooling')})")
-    size = config.get("hidden_size")
+    size = config.get("hidden_size", config.get("dim"))  # in DistilBERT
     settings = content(SETTINGS_NAME)
     layers: list[dict[str, Any]] = []
     prompts = settings.get("prompts") or {}
@@ -145,7 +148,7 @@ def served_encoder(name: str, revision: str | None = None) -> ServedEncoder | No
     normalize = bool(layers) and layers[-1]["type"] == "Normalize"
     layers, folders = (layers[:-1], folders[2:-1]) if normalize else (layers, folders[2:])
     encoder: dict[str, Any] = next((found for file in ENCODER_SETTINGS if (found := content(file))), {})
-    if options := [key for key in LOADER_OPTIONS if encoder.get(key)]:
+    if options := [key for key in LOADER_OPTIONS if encoder.get(key) and not _is_trust(encoder[key])]:
         raise _refused(name, f"its encoder is loaded with {options[0]} {quoted(encoder[options[0]])}")
     keys = {
         "pooling": pooling or told,
@@ -163,6 +166,11 @@ def served_encoder(name: str, revision: str | None = None) -> ServedEncoder | No
     if cut is not None and not (isinstance(cut, int) and cut >= 1):
         raise _refused(name, f"{SETTINGS_NAME} has truncate_dim: {quoted(cut)}, which is no number of dimensions")
     return ServedEncoder(name, keys, layers, folders)
+
+
+def _is_trust(options: Any) -> bool:
+    """Return whether options only let code of the repository run, which is refused elsewhere."""
+    return isinstance(options, dict) and options.keys() <= {"trust_remote_code"}
 
 
 def _pooling(name: str, folder: str, config: dict[str, Any], size: Any, has_prompts: bool) -> str:
@@ -278,5 +286,5 @@ def load_as_served(name: str, revision: str | None, served: ServedEncoder | None
     served.load_layers(encoder.base_layers, revision)
     tokenizer = load_tokenizer(name, lower_case=served.keys["lower_case"], revision=revision or "main")
     longest = min(longest_input(backbone), served.keys.get("served_length") or longest_input(backbone))
-    encoder.tokenizer = serving_tokenizer(tokenizer, template_token_ids(tokenizer), max_length=longest)
+    encoder.tokenizer = serving_tokenizer(tokenizer, own_ends(tokenizer), max_length=longest)
     return encoder

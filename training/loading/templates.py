@@ -60,6 +60,14 @@ def special_ends(tokenizer: PreTrainedTokenizerBase) -> Template:
     return begin, [tokenizer.eos_token_id]
 
 
+def own_ends(tokenizer: PreTrainedTokenizerBase) -> Template:
+    """Return the tokens that a tokenizer itself puts before and after a text: those of a model that is served."""
+    encoded = tokenizer("a", return_special_tokens_mask=True)
+    ids, added = encoded["input_ids"], encoded["special_tokens_mask"]
+    start, stop = added.index(0), len(added) - added[::-1].index(0)
+    return ids[:start], ids[stop:]
+
+
 def serving_tokenizer(
     tokenizer: PreTrainedTokenizerBase,
     template: Template,
@@ -97,6 +105,7 @@ def serving_tokenizer(
         **({"add_prefix_space": True} if spaced else {}),  # transformers 4 resets the pre-tokenizer to this
         model_max_length=max_length,
         model_input_names=["input_ids", "attention_mask"],
+        **({"truncation_side": "left"} if tokenizer.truncation_side == "left" else {}),
         **{name: token for name in names if (token := getattr(tokenizer, name)) is not None},
     )
 

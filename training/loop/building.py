@@ -27,7 +27,7 @@ from ..loading.backbones import load_backbone, run_once, set_dropout, set_module
 from ..loading.masked_lm import generator_of, load_masked_lm_head
 from ..loading.served_encoder import ServedEncoder, served_encoder
 from ..loading.sizes import refuse_oversized
-from ..loading.templates import Template, serving_tokenizer, template_token_ids
+from ..loading.templates import Template, own_ends, serving_tokenizer, template_token_ids
 from ..loading.tokenizers import (
     UNKNOWN,
     load_tokenizer,
@@ -104,7 +104,7 @@ def build_on(recipe: Recipe, served: ServedEncoder | None) -> Build:
     backbone = _backbone(recipe)
     _refuse_map_size(recipe, size_after(served.layers if served else [], backbone.config.hidden_size))
     tokenizer = _tokenizer(recipe, backbone)
-    templates = _templates(recipe, tokenizer)
+    templates = _templates(recipe, tokenizer, served)
     config = _configuration(recipe, backbone, tokenizer, templates, served)
     generator = generator_of(recipe, tokenizer, config)
     model = _training_model(recipe, config, backbone, generator, served)
@@ -161,14 +161,19 @@ def _tokenizer(recipe: Recipe, backbone: PreTrainedModel) -> PreTrainedTokenizer
     return tokenizer
 
 
-def _templates(recipe: Recipe, tokenizer: PreTrainedTokenizerBase) -> list[Template]:
-    """Return the ids around a sentence for each prompt of the recipe, or the special tokens alone."""
+def _templates(recipe: Recipe, tokenizer: PreTrainedTokenizerBase, served: ServedEncoder | None) -> list[Template]:
+    """Return the ids around a sentence for each prompt of the recipe; without one, those that the base is served with.
+
+    A bare encoder has its special tokens.
+    """
     prompts, pooling = recipe.model.get("prompts"), str(recipe.model.get("pooling"))
     if prompts and pooling != "last":
         refuse_without_mask_token(str(recipe.base_model), tokenizer, "prompts")
     for prompt in prompts or []:
         with as_user_error():
             check_prompt(prompt, pooling)
+    if served and not prompts:
+        return [own_ends(tokenizer)]
     return [template_token_ids(tokenizer, prompt) for prompt in prompts or [None]]
 
 

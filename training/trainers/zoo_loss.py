@@ -26,7 +26,7 @@ from csezoo.modeling.contrastive.sentence_encoder import SentenceEncoderModel
 from ..cards.method_texts import method_entries
 from ..data.collation import ViewCollator, tokenize
 from ..errors import UserError, as_user_error
-from ..loading.templates import serving_tokenizer, special_ends
+from ..loading.templates import own_ends, serving_tokenizer
 from .binding import ReadsModules, complete_size, parts_of, plain_pooling, run_inside, training_model, unwrapped
 from .parts import LossParts, Stages, changes_after_updates, draws, refuse_labelled, small_weights
 
@@ -282,7 +282,7 @@ class ZooLoss(nn.Module):
         A prefix depends on the words of a text, which is therefore decoded.
         """
         config, tokenizer = cast(SentenceEncoderConfig, self.trained.config), parts_of(self.bound[0])[1]
-        before, after = special_ends(tokenizer)
+        before, after = own_ends(tokenizer)
         rows = [
             {
                 str(n): row[real.bool()].tolist()[len(before) : -len(after) or None]
@@ -356,7 +356,7 @@ class ZooLoss(nn.Module):
         serving = self.trained.serving_model()
         serve_as(serving, model)
         longest = model.max_seq_length or tokenizer.model_max_length
-        serving.tokenizer = serving_tokenizer(tokenizer, special_ends(tokenizer), max_length=longest)
+        serving.tokenizer = serving_tokenizer(tokenizer, own_ends(tokenizer), max_length=longest)
         with as_user_error():
             serving.save_pretrained(directory)
 

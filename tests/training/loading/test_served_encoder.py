@@ -7,8 +7,10 @@ import pytest
 import torch
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Dense, LayerNorm, Normalize
+from tokenizers.processors import TemplateProcessing
 from transformers import AutoModel
 
+from csezoo import losses
 from csezoo.modeling.contrastive.backbones import longest_input
 from csezoo.training.errors import UserError
 from csezoo.training.files import read_json, write_json
@@ -18,6 +20,7 @@ from csezoo.training.loop.served.fitted_maps import fit_map
 from csezoo.training.publishing.repository import save_repository
 from csezoo.training.recipes import load_recipe, make_recipe
 from tests.conftest import SENTENCES, sentence_transformer
+from tests.families import save_family
 from tests.interpreters import run_python
 from tests.repositories import edit_json
 from tests.training.runs import command_line, values
@@ -106,6 +109,41 @@ def test_what_is_published_serves_the_same_through_every_door(served, tmp_path):
         name: text for name, text in theirs.prompts.items() if text
     }
     assert served_encoder(str(best)).keys == served_encoder(str(served)).keys, "it can be trained further again"
+
+
+@pytest.mark.parametrize("end", [None, "<pad>"])
+@pytest.mark.parametrize("pooling", ["lasttoken", "mean"])
+def test_a_decoder_reads_what_its_own_tokenizer_puts_around_a_text(end, pooling, tmp_path):
+    """Qwen3-Embedding ends a text with another token than `eos_token`."""
+    decoder = sentence_transformer(save_family("Qwen3", tmp_path / "decoder"), pooling)
+    if end:
+        ids = [(end, decoder.tokenizer.convert_tokens_to_ids(end))]
+        decoder.tokenizer.backend_tokenizer.post_processor = TemplateProcessing(f"$A {end}", special_tokens=ids)
+    decoder.save(str(tmp_path / "served"))
+    expected = decoder.encode(TEXTS[:4])
+    close(as_served(tmp_path / "served").encode(TEXTS[:4]), expected)
+    losses.SimCSELoss(decoder, projection="none").save_pretrained(tmp_path / "of-loss")
+    best = publish(recipe_on(tmp_path / "served"), tmp_path / "best")
+    for repository in (best, tmp_path / "of-loss"):
+        close(SentenceTransformer(str(repository), device="cpu").encode(TEXTS[:4]), expected)
+
+
+def test_distilbert_and_what_is_published_from_it_can_be_a_base(tmp_path):
+    model = sentence_transformer(save_family("DistilBERT", tmp_path / "distilbert"))
+    model.save(str(tmp_path / "served"))
+    best = publish(recipe_on(tmp_path / "served"), tmp_path / "best")
+    close(as_served(best).encode(TEXTS), model.encode(TEXTS))
+
+
+def test_the_side_on_which_a_text_is_cut_is_the_repository_s(bases, tmp_path):
+    model = sentence_transformer(bases["bert"])
+    model.tokenizer.truncation_side = "left"
+    model.save(str(tmp_path / "served"))
+    text = "the small cat " * 40 + "sees the old dog ."
+    expected = SentenceTransformer(str(tmp_path / "served"), device="cpu").encode([text])
+    close(as_served(tmp_path / "served").encode([text]), expected)
+    best = publish(recipe_on(tmp_path / "served"), tmp_path / "best")
+    close(SentenceTransformer(str(best), device="cpu").encode([text]), expected)
 
 
 def test_training_reads_the_default_prompt_and_the_repository_s_length(layered):
@@ -208,6 +246,9 @@ def modules(*kinds: str) -> list[dict]:
         ("4_Normalize/config.json", {"module_input_name": "token_embeddings"}, "its Normalize in 4_Normalize maps"),
         ("sentence_bert_config.json", {"processing_kwargs": {"text": {"max_length": 8}}}, "is loaded with proce"),
         ("sentence_bert_config.json", {"tokenizer_name_or_path": "x"}, "is loaded with tokenizer_name_or_path 'x'"),
+        ("sentence_bert_config.json", {"tokenizer_args": {"model_max_length": 8}}, "is loaded with tokenizer_args"),
+        ("sentence_bert_config.json", {"config_kwargs": {"hidden_act": "relu"}}, "is loaded with config_kwargs"),
+        ("sentence_bert_config.json", {"query_length": 10}, "is loaded with query_length 10"),
         ("3_LayerNorm/config.json", {"dimension": 7}, "3_LayerNorm is for 7 dimensions, it gets 24"),
         ("config_sentence_transformers.json", {"prompts": {"query": 3}}, "named_prompts: 'query' is 3, which is no"),
         ("config_sentence_transformers.json", {"prompts": ["a"]}, "named_prompts: ['a'] must be texts by name"),
