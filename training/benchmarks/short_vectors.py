@@ -53,7 +53,7 @@ def score_short_vectors(encode: Encode, tasks: list[Task], dims: list[int]) -> l
     complete = encode_once(encode, tasks)
     width = len(next(iter(complete.rows.values())))
     points = []
-    for dim in (width, *sorted((dim for dim in dims if dim < width), reverse=True)):
+    for dim in (width, *sorted({dim for dim in dims if dim < width}, reverse=True)):
         for precision, bits in BITS.items():
             results = score(tasks, shortened(complete, dim, precision), None)
             values = {

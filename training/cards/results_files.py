@@ -35,9 +35,8 @@ def read_rows(path: str) -> list[Row]:
         else:
             scores = over_seeds([result for result in results if isinstance(result["value"], int | float)])
             cells = {name: mean_and_deviation(values) for name, values in scores.items()}
-            sts = [scores[task][0] for task in STS_TASKS if task in scores]
-            if len(sts) > 1 and _made_alike(results, STS_TASKS):
-                cells[AVERAGE] = f"{statistics.mean(sts):.2f}"
+            if set(STS_TASKS) <= scores.keys() and _made_alike(results, STS_TASKS):
+                cells[AVERAGE] = f"{statistics.mean(scores[task][0] for task in STS_TASKS):.2f}"
             if set(TRANSFER_TASKS) <= scores.keys() and _made_alike(results, TRANSFER_TASKS):
                 cells[TRANSFER_AVERAGE] = f"{statistics.mean(scores[task][0] for task in TRANSFER_TASKS):.2f}"
         if wrong := [task for task in cells if not isinstance(task, str)]:

@@ -43,6 +43,9 @@ def new_method(options: argparse.Namespace) -> None:
     name, seams = options.name.lower(), [seam for seam in SEAMS if seam in options.seams.split(",")]
     if not (ROOT / "tests" / "methods").is_dir():
         raise UserError("new-method: this is no clone of csezoo; clone it, and install it with pip install -e .")
+    here = next((place for place in (Path.cwd(), *Path.cwd().parents) if (place / "tests" / "methods").is_dir()), ROOT)
+    if here != ROOT:
+        raise UserError(f"new-method: {here} is a clone, but csezoo is installed from {ROOT}; pip install -e {here}")
     if unknown := set(options.seams.split(",")) - SEAMS.keys():
         raise UserError(f"seams: {min(unknown)!r} must be one of {', '.join(SEAMS)}")
     files = new_files(options.name, seams)

@@ -87,8 +87,8 @@ def suite_of(task: str) -> str:
     The transfer tasks there have chosen the checkpoint in another protocol than that of the suite `transfer`.
 
     Example:
-        >>> suite_of("STSBenchmark-dev"), suite_of("STS12"), suite_of("MR-dev")
-        ('sts-dev', 'sts', 'selection')
+        >>> suite_of("STSBenchmark-dev"), suite_of("STS12"), suite_of("MR-dev"), suite_of("test")
+        ('sts-dev', 'sts', 'selection', 'own')
     """
-    dev = {"dev": "sts-dev", DEV_TASK: "sts-dev", SICKR_DEV_TASK: "sickr-dev"}
-    return dev.get(task, "selection" if task.endswith("-dev") else "sts")
+    known = {"dev": "sts-dev", DEV_TASK: "sts-dev", SICKR_DEV_TASK: "sickr-dev"} | dict.fromkeys(STS_TASKS, "sts")
+    return known.get(task, "selection" if task.endswith("-dev") else "own")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import logging
 import re
 import shutil
 from collections.abc import Callable
@@ -11,6 +12,7 @@ from pathlib import Path
 
 from ..cards.results_files import format_rows
 from ..cards.website.markdown import MARKDOWN
+from ..errors import UserError
 from ..files import replace_file, write_json
 from ..loop.weakened import weakened_tokens
 from ..pictures.points import draw_points
@@ -20,6 +22,7 @@ from .manifests import Item
 from .plan import Planned, Run
 from .pooling import Cell, Line, mark_other_data
 
+logger = logging.getLogger(__name__)
 PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
 <title>{title}</title>
@@ -124,11 +127,16 @@ def _draw_run(figure: dict, run: Run, path: Path, data: str) -> bool:
     """Draw one run, and return whether there was something to draw."""
     if run.recipe and not (run.directory / "results.json").is_file():
         return False
-    if "portrait" in figure:
-        PORTRAITS[figure["portrait"]](run.model, run.pooling, data, path)
-    elif "weakened" in figure and run.recipe:
-        draw_weakened_tokens(weakened_tokens(run.directory, figure["weakened"]), path)
-    elif "picture" in figure and (run.directory / figure["picture"]).is_file():
+    try:
+        if "portrait" in figure:
+            PORTRAITS[figure["portrait"]](run.model, run.pooling, data, path)
+        elif "weakened" in figure and run.recipe:
+            draw_weakened_tokens(weakened_tokens(run.directory, figure["weakened"]), path)
+    except UserError as error:
+        if not run.recipe:
+            raise
+        logger.warning("%s is not drawn anew: %s", path, error)  # the weights of a finished run may be deleted
+    if "picture" in figure and (run.directory / figure["picture"]).is_file():
         shutil.copy(run.directory / figure["picture"], path)
     return path.is_file()
 

@@ -142,3 +142,11 @@ def test_an_installed_copy_says_that_it_needs_a_clone(tmp_path, monkeypatch, cap
     with pytest.raises(SystemExit, match="2"):
         main(["new-method", "mixed", "--seams", "views"])
     assert "this is no clone of csezoo; clone it, and install it with pip install -e ." in capsys.readouterr().err
+
+
+def test_a_clone_that_is_not_the_installed_one_is_named(tmp_path, monkeypatch, capsys):
+    (tmp_path / "tests" / "methods").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "tests")
+    with pytest.raises(SystemExit, match="2"):
+        main(["new-method", "mixed", "--seams", "views"])
+    assert f"{tmp_path} is a clone, but csezoo is installed from {ROOT}; pip install -e" in capsys.readouterr().err

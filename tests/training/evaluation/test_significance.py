@@ -156,7 +156,7 @@ def test_tables_in_three_formats(files):
     rows = [row for file in files for row in read_rows(file)]
     header = ["model", "STS12", "STS13", "STSBenchmark geometry uniformity", "average of the tests"]
     first = ["a_b", "70.13 ± 0.10", "", "", "71.00 ± 0.25"]
-    second = ["c", "60.00", "70.00", "-2.50", "65.00"]
+    second = ["c", "60.00", "70.00", "-2.50", ""]  # two tests have no average of the seven
     expected = ["| " + " | ".join(row) + " |" for row in (header, first, second)]
     assert format_rows(rows).splitlines() == [expected[0], "|---|---|---|---|---|", *expected[1:]]
     assert format_rows(rows, "csv").splitlines() == [",".join(row) for row in (header, first, second)]

@@ -320,6 +320,19 @@ def test_an_untrained_model_is_evaluated_and_drawn(tmp_path, bases, real_data):
     assert len(list(directory.glob("BERT-base-*.png"))) == 1
 
 
+def test_a_picture_stays_when_the_weights_of_its_run_are_deleted(made, profile, tmp_path, caplog):
+    """As `docs/reproducing.md` allows."""
+    row = planned(made[0], profile)[0]
+    row = replace(row, runs=[replace(row.runs[0], model=str(tmp_path / "deleted"))])
+    for drawn in (0, 1):
+        written = write_item(load_item("diffcse/figure-2"), [row], [], tmp_path, "none")
+        pictures = [path for path in written if path.suffix == ".png"]
+        assert len(pictures) == drawn and "is not drawn anew: " in caplog.text
+        name = caplog.records[-1].args[0]
+        name.write_bytes(b"a picture")
+    assert pictures == [name] and name.read_bytes() == b"a picture"
+
+
 def test_a_table_keeps_the_rows_of_earlier_commands(tmp_path, bases, real_data, monkeypatch):
     rows = [{"name": each, "pooling": each, "untrained": str(bases["bert"])} for each in ("cls", "mean", "max")]
     rows.append({"name": "SimCSE", "recipe": "simcse-bert-base-uncased"})  # which has no prefixes to set
