@@ -117,6 +117,10 @@ def training_model(
         keys: of the method's configuration.
     """
     encoder, tokenizer, after = parts_of(model)
+    if type(encoder).__module__.startswith("transformers_modules."):
+        raise UserError(
+            "model: its encoder is code of its repository; load it without trust_remote_code, or choose another model"
+        )
     config_class, _, training_class = method(name)
     for key in keys:
         if key in REFUSED:
@@ -135,6 +139,7 @@ def training_model(
         mask_token_id=tokenizer.mask_token_id,
         special_token_ids=sorted(tokenizer.all_special_ids),
     )
+    refuse_layers(after, config)
     size, heads = complete_size(model), config.projection != "none" or "auxiliary" in seams(training_class)
     if size != config.hidden_size and heads:
         raise UserError(
@@ -168,6 +173,17 @@ def training_model(
     if config.reason_for_own_code:
         logger.warning("%s; model.save() leaves this out, loss.save_pretrained() keeps it", config.reason_for_own_code)
     return trained.train(model.training)
+
+
+def refuse_layers(after: tuple[nn.Module, ...], config: SentenceEncoderConfig) -> None:
+    """Refuse layers after the pooling where a method refuses those of a base model: it reads the encoder's layers."""
+    layered = copy.copy(config)
+    layers = [type(module).__name__ for module in after if isinstance(module, (Dense, LayerNorm))]
+    layered.base_layers = [{"type": name} for name in layers]
+    try:
+        layered.check()
+    except ValueError as error:
+        raise UserError(str(error).removeprefix("base_")) from error
 
 
 def refuse_adapters(encoder: PreTrainedModel, config: SentenceEncoderConfig) -> None:

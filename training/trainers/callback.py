@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,8 +17,10 @@ from ..errors import UserError
 from .for_training import Trained
 from .parts import small_weights
 
-if TYPE_CHECKING:
-    from .zoo_loss import ZooLoss  # sentence-transformers is optional
+if TYPE_CHECKING:  # sentence-transformers is optional
+    from sentence_transformers.sentence_transformer.losses import MatryoshkaLoss
+
+    from .zoo_loss import ZooLoss
 
 LOSS = re.compile(r"loss|eval_(.+_)?loss")
 HEADS = "csezoo_loss_{}.safetensors"  # those of each loss, by its number
@@ -29,26 +32,33 @@ class TrainingCallback(TrainerCallback):
 
     * It freezes what the stage does not train, such as the encoder with `lora_rank`, and begins the stage.
     * After each optimizer step it updates the method's state, such as `ema_decay`'s average.
-    * It adds the named parts of the loss to the logs. Trackers of `report_to` are called before; give them to the
-      trainer after this callback to log the parts, too.
+    * It adds the named parts of the loss to the logs, of several losses the mean over the batches of all. Trackers of
+      `report_to` are called before; give them to the trainer after this callback to log the parts, too.
     * For losses, it saves their heads in the trainer's checkpoints, and loads them where training resumes from a
       checkpoint in `output_dir`. (A model of `for_training` is saved by the trainer, with everything it has.)
 
     Args:
-        losses: those of a `SentenceTransformerTrainer`, which have begun their stage. None for a
-            `transformers.Trainer`, which has the model.
+        losses: those of a `SentenceTransformerTrainer`, as it takes them: a loss, a `MatryoshkaLoss` around one, or a
+            dict of them. They have begun their stage. None for a `transformers.Trainer`, which has the model.
         stage: of the model: `contrastive`, or `nli`, which trains on labelled pairs alone.
 
     Raises:
-        UserError: the trainer's model was not made by `for_training`, and no loss was given.
+        UserError: the trainer's model was not made by `for_training`, and no loss was given; or another loss was.
 
     Example:
         >>> TrainingCallback(stage="nli").stage
         'nli'
     """
 
-    def __init__(self, *losses: ZooLoss, stage: str = "contrastive"):
-        self.losses, self.stage = losses, stage
+    def __init__(
+        self,
+        *losses: ZooLoss | MatryoshkaLoss | dict[str, ZooLoss | MatryoshkaLoss],
+        stage: str = "contrastive",
+    ):
+        self.losses = tuple(dict.fromkeys(losses_in(losses))) if losses else ()
+        self.stage = stage
+        for loss in self.losses:  # they share their parts: a log has the mean over the batches of all, as of the loss
+            loss.parts, loss.eval_parts = self.losses[0].parts, self.losses[0].eval_parts
 
     def on_init_end(self, *_: Any, model: Any = None, **__: Any) -> None:
         """Freeze parameters. Later would be too late: the trainer makes the optimizer and wraps the model first."""
@@ -60,9 +70,9 @@ class TrainingCallback(TrainerCallback):
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, model: Any = None, **_: Any
     ) -> None:
-        for each in self.losses or [self._trained(model)]:
-            each.parts.take()  # of an earlier training
-            each.eval_parts.take()
+        first = self.losses[0] if self.losses else self._trained(model)
+        first.parts.take()  # of an earlier training
+        first.eval_parts.take()
         if not self.losses:
             trained = self._trained(model)
             if trained.stages.begun != self.stage:  # the trainer has made a new model
@@ -113,12 +123,12 @@ class TrainingCallback(TrainerCallback):
         logs: dict[str, float] | None = None,
         **_: Any,
     ) -> None:
-        for each in self.losses or [self._trained(model)]:
-            for total in [key for key in logs or {} if LOSS.fullmatch(key)]:  # eval_NAME_loss of several sets
-                prefix, parts = total.removesuffix("loss"), each.eval_parts if total != "loss" else each.parts
-                named = {prefix + name: value for name, value in parts.take().items()}
-                state.log_history[-1].update(named)
-                logs.update(named)  # type: ignore[union-attr]
+        first = self.losses[0] if self.losses else self._trained(model)
+        for total in [key for key in logs or {} if LOSS.fullmatch(key)]:  # eval_NAME_loss of several sets
+            prefix, parts = total.removesuffix("loss"), first.eval_parts if total != "loss" else first.parts
+            named = {prefix + name: value for name, value in parts.take().items()}
+            state.log_history[-1].update(named)
+            logs.update(named)  # type: ignore[union-attr]
 
     @staticmethod
     def _trained(model: torch.nn.Module) -> Trained:
@@ -132,3 +142,24 @@ class TrainingCallback(TrainerCallback):
     @staticmethod
     def _file(args: TrainingArguments, state: TrainerState, number: int) -> Path:
         return Path(str(args.output_dir), f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}", HEADS.format(number))
+
+
+def losses_in(given: Iterable[Any]) -> Iterator[ZooLoss]:
+    """Yield the losses of the zoo in what a trainer takes: losses, a `MatryoshkaLoss` around one, dicts of both.
+
+    Raises:
+        UserError: there is something else.
+    """
+    from sentence_transformers.sentence_transformer.losses import MatryoshkaLoss
+
+    from .zoo_loss import ZooLoss
+
+    for each in given:
+        for outer in each.values() if isinstance(each, dict) else [each]:
+            loss = outer.loss if isinstance(outer, MatryoshkaLoss) else outer
+            if not isinstance(loss, ZooLoss):
+                raise UserError(
+                    f"TrainingCallback: expected losses of csezoo.losses, got {type(loss).__name__}; "
+                    "give it these alone"
+                )
+            yield loss

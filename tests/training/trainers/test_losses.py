@@ -2,17 +2,26 @@
 
 import pytest
 import torch
+from datasets import DatasetDict
 from peft import LoraConfig
 from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.losses import MatryoshkaLoss, MultipleNegativesRankingLoss
-from sentence_transformers.sentence_transformer.modules import Dense, Pooling, StaticEmbedding, WeightedLayerPooling
+from sentence_transformers.sentence_transformer.modules import (
+    Dense,
+    Dropout,
+    LayerNorm,
+    Pooling,
+    StaticEmbedding,
+    WeightedLayerPooling,
+)
 
 import csezoo
 from csezoo import TrainingCallback, losses
 from csezoo.modeling.objectives import info_nce
 from csezoo.training.errors import UserError
 from tests.conftest import sentence_transformer
+from tests.repositories import tiny_repository
 from tests.training.trainers.training import TEXTS, loss_of, sentences, train_in_trainer, triplets
 
 
@@ -163,6 +172,30 @@ def test_evaluation_has_no_dropout_in_the_heads_and_the_parts_are_logged(base, t
     assert {"eval_one_contrastive", "eval_one_rtd"} <= one.keys() and "eval_two_contrastive" in two
 
 
+def test_the_parts_of_several_losses_are_their_means_over_all_batches(base, model, tmp_path):
+    given = {name: loss_of(name, base, base, model=model, dtype=torch.float32) for name in ("simcse", "diffcse")}
+    callbacks, rows = [TrainingCallback(given)], DatasetDict({"simcse": sentences(12), "diffcse": sentences(16)})
+    options = {"max_steps": 7, "logging_steps": 7, "callbacks": callbacks, "eval_rows": rows}
+    trainer = train_in_trainer(given["simcse"], tmp_path, rows, wrap=lambda *_: given, **options)
+    trainer.evaluate()
+    weight = given["diffcse"].trained.config.rtd_weight
+    (trained,) = [row for row in trainer.state.log_history if "loss" in row]
+    assert trained["loss"] == pytest.approx(trained["contrastive"] + weight * trained["rtd"], rel=1e-4)
+    one, two = trainer.state.log_history[-2:]
+    assert one["eval_simcse_loss"] == pytest.approx(one["eval_simcse_contrastive"], rel=1e-4)
+    assert "eval_simcse_rtd" not in one and "eval_diffcse_rtd" in two
+
+
+def test_the_callback_takes_the_losses_that_a_trainer_takes(base, model):
+    one, two = (losses.SimCSELoss(model) for _ in range(2))
+    around = MatryoshkaLoss(model, one, [32, 16])
+    assert TrainingCallback(around).losses == (one,)
+    assert TrainingCallback({"x": around, "y": two, "z": two}).losses == (one, two)
+    for wrong in (model, "nli", MultipleNegativesRankingLoss(model), {"x": MatryoshkaLoss(model, model, [32])}):
+        with pytest.raises(UserError, match="^TrainingCallback: expected losses of csezoo.losses, got .*these alone$"):
+            TrainingCallback(wrong)
+
+
 def test_the_saved_model_needs_no_csezoo_and_has_its_own_modules(base, tmp_path):
     loss = loss_of("l2pcsr", base, base, dtype=torch.float32)
     train_in_trainer(loss, tmp_path / "run", sentences(12))
@@ -304,6 +337,25 @@ def test_a_model_of_other_modules_is_refused(base, model):
     layers = SentenceTransformer(modules=[model[0], WeightedLayerPooling(32, 3), Pooling(32)])
     with pytest.raises(UserError, match="got Transformer, WeightedLayerPooling"):
         losses.SimCSELoss(layers)
+
+
+@pytest.mark.parametrize("name", ["sgopt", "simcse+sgopt"])
+def test_layers_that_the_views_of_sgopt_do_not_pass_are_refused(base, name):
+    for module in (Dense(32, 32), Dense(32, 16), LayerNorm(32)):
+        model = sentence_transformer(base)
+        model.append(module)
+        with pytest.raises(UserError, match=f"^model: it has {type(module).__name__} after its pooling, which the v"):
+            losses.ZooLoss(model, name)
+    model = sentence_transformer(base)
+    model.append(Dropout(0.1))
+    losses.ZooLoss(model, name, projection_size=8)(features(model))
+
+
+def test_an_encoder_of_its_repository_s_code_is_refused(tmp_path):
+    tiny_repository(tmp_path, pooling="mean")
+    with pytest.raises(UserError, match="^model: its encoder is code of its repository; load it without trust_remote"):
+        losses.SimCSELoss(SentenceTransformer(str(tmp_path), trust_remote_code=True))
+    losses.SimCSELoss(SentenceTransformer(str(tmp_path)))
 
 
 def test_texts_that_leave_no_room_for_prefixes_are_refused(base):
