@@ -90,7 +90,9 @@ def test_every_length_and_precision_is_scored_against_the_metrics_of_the_suites(
     expected = 100 * spearmanr(cosines, task.scores).statistic
     assert points[3]["spearman"] == pytest.approx([expected], abs=1e-6)
     assert points[3]["recall@10"] == [100.0]
-    assert points == score_short_vectors(encode, tasks(), [64, 32, 16, 4, 4]), "a model is cut to what is shorter than it"
+    assert points == score_short_vectors(encode, tasks(), [64, 32, 16, 4, 4]), (
+        "a model is cut to what is shorter than it"
+    )
 
 
 def test_the_report_compares_with_the_complete_vectors():
