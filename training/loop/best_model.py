@@ -67,7 +67,7 @@ class BestModel:
     def counters(self) -> dict:
         """Return what a checkpoint keeps. The checksums of `best_weights` are known when these have been written."""
         kept = {name: getattr(self, name) for name in self.COUNTERS}
-        kept |= {"select_by": self.recipe.select_by, "soup_size": self.recipe.soup}
+        kept["select_by"] = self.recipe.select_by
         return {**kept, "soup": list(self.soup.ranked), "best_weights": dict.fromkeys(sorted(self._needed_steps()))}
 
     def restore(self, counters: dict) -> None:
@@ -92,12 +92,10 @@ class BestModel:
 
         The weights that would be chosen now may be gone. Checkpoints of older versions do not tell what chose.
         """
-        recipe = self.recipe
-        changed = ["select_by"] if counters.get("select_by", recipe.select_by) != recipe.select_by else []
-        changed += ["soup"] if counters.get("soup_size", recipe.soup) < recipe.soup else []
-        if changed and self.dev and self.best_step is not None:
+        chosen = self.recipe.select_by
+        if counters.get("select_by", chosen) != chosen and self.dev and self.best_step is not None:
             raise UserError(
-                f"{changed[0]}: --force cannot change it after the last update; undo the change, choose another "
+                "select_by: --force cannot change it after the last update; undo the change, choose another "
                 "--output_dir, or use --overwrite to start again"
             )
 
