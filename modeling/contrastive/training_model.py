@@ -109,8 +109,8 @@ class ForContrastiveLearning(SentenceEncoderPreTrainedModel):
         # A serving checkpoint has no training heads. A head without any tensor starts from new weights, with a
         # warning.
         lost = {}
-        classes = [vars(parent)["serving_class"] for parent in type(self).__mro__ if "serving_class" in vars(parent)]
-        for head in sorted({head for serving in classes for head in serving.training_heads}):
+        served = (vars(cls).get("serving_class") for cls in type(self).__mro__)  # of each method of a combination
+        for head in {head for each in served if each for head in each.training_heads}:
             tensors = {name for name in self.state_dict() if name.split(".")[0] == head}
             if tensors and tensors <= missing:
                 lost[head] = tensors
@@ -395,6 +395,12 @@ class ForContrastiveLearning(SentenceEncoderPreTrainedModel):
             return sum_over_processes(share)
         return nli_loss(self.nli_classifier, pairs, labels)
 
+    def gather_ranked(self, embeddings: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, slice]:
+        """Return the two ranked views of all processes' sentences, `(b, H)` each, and this process's rows."""
+        everyone, mine = gather_rows(torch.stack([embeddings[:, view] for view in self.ranked_views], 1))
+        anchors, others = everyone.unbind(1)
+        return anchors, others, mine
+
     def rank_loss(self, embeddings: torch.Tensor, teacher_vectors: torch.Tensor | None) -> torch.Tensor:
         """Return the loss of rank distillation over the sentences of all processes, see `rank_distillation`.
 
@@ -406,9 +412,8 @@ class ForContrastiveLearning(SentenceEncoderPreTrainedModel):
             raise ValueError(
                 "rank_weight: needs the vectors of a teacher; give --teachers DIR, written by `csezoo encode`"
             )
-        everyone, mine = gather_rows(torch.stack([embeddings[:, view] for view in self.ranked_views], 1))
+        anchors, others, mine = self.gather_ranked(embeddings)
         teachers, _ = gather_rows(teacher_vectors[: len(embeddings)])
-        anchors, others = everyone.unbind(1)
         share = rank_distillation(
             anchors,
             others,
@@ -422,8 +427,7 @@ class ForContrastiveLearning(SentenceEncoderPreTrainedModel):
 
     def rank_consistency_loss(self, embeddings: torch.Tensor) -> torch.Tensor:
         """Return the loss of two views over the sentences of all processes, see `rank_consistency`."""
-        everyone, mine = gather_rows(torch.stack([embeddings[:, view] for view in self.ranked_views], 1))
-        anchors, others = everyone.unbind(1)
+        anchors, others, mine = self.gather_ranked(embeddings)
         return sum_over_processes(rank_consistency(anchors, others, temperature=self.config.temperature, rows=mine))
 
     def maskable(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:

@@ -35,10 +35,9 @@ def read_rows(path: str) -> list[Row]:
         else:
             scores = over_seeds([result for result in results if isinstance(result["value"], int | float)])
             cells = {name: mean_and_deviation(values) for name, values in scores.items()}
-            if set(STS_TASKS) <= scores.keys() and _made_alike(results, STS_TASKS):
-                cells[AVERAGE] = f"{statistics.mean(scores[task][0] for task in STS_TASKS):.2f}"
-            if set(TRANSFER_TASKS) <= scores.keys() and _made_alike(results, TRANSFER_TASKS):
-                cells[TRANSFER_AVERAGE] = f"{statistics.mean(scores[task][0] for task in TRANSFER_TASKS):.2f}"
+            for heading, tasks in ((AVERAGE, STS_TASKS), (TRANSFER_AVERAGE, TRANSFER_TASKS)):
+                if set(tasks) <= scores.keys() and _made_alike(results, tasks):
+                    cells[heading] = f"{statistics.mean(scores[task][0] for task in tasks):.2f}"
         if wrong := [task for task in cells if not isinstance(task, str)]:
             raise TypeError(f"the task {wrong[0]!r} is not text")
         return [(name, cells), *_published_rows(name, report)]

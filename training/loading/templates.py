@@ -54,10 +54,8 @@ def special_ends(tokenizer: PreTrainedTokenizerBase) -> Template:
     """
     if tokenizer.cls_token is not None and tokenizer.sep_token is not None:
         return [tokenizer.cls_token_id], [tokenizer.sep_token_id]
-    text = tokenizer("a", add_special_tokens=False).input_ids
-    ids = tokenizer("a").input_ids
-    begin = [token for token in ids[: ids.index(text[0])] if token in tokenizer.all_special_ids]
-    return begin, [tokenizer.eos_token_id]
+    before, _ = own_ends(tokenizer)
+    return [token for token in before if token in tokenizer.all_special_ids], [tokenizer.eos_token_id]
 
 
 def own_ends(tokenizer: PreTrainedTokenizerBase) -> Template:

@@ -177,13 +177,20 @@ def training_model(
 
 def refuse_layers(after: tuple[nn.Module, ...], config: SentenceEncoderConfig) -> None:
     """Refuse layers after the pooling where a method refuses those of a base model: it reads the encoder's layers."""
-    layered = copy.copy(config)
-    layers = [type(module).__name__ for module in after if isinstance(module, (Dense, LayerNorm))]
-    layered.base_layers = [{"type": name} for name in layers]
+    layers = [{"type": type(module).__name__} for module in after if isinstance(module, (Dense, LayerNorm))]
+    if said := objection(config, "base_layers", layers):
+        raise UserError(said.removeprefix("base_"))
+
+
+def objection(config: SentenceEncoderConfig, key: str, value: Any) -> str | None:
+    """Return what a method says against another value of a key; None if it takes it."""
+    changed = copy.copy(config)
+    setattr(changed, key, value)
     try:
-        layered.check()
+        changed.check()
     except ValueError as error:
-        raise UserError(str(error).removeprefix("base_")) from error
+        return str(error)
+    return None
 
 
 def refuse_adapters(encoder: PreTrainedModel, config: SentenceEncoderConfig) -> None:
@@ -194,13 +201,8 @@ def refuse_adapters(encoder: PreTrainedModel, config: SentenceEncoderConfig) -> 
     hooks = [hook for module in encoder.modules() for hook in module._forward_hooks.values()]
     if any(isinstance(getattr(hook, "__self__", None), ViewAdapter) for hook in hooks):
         raise UserError("model: its encoder has the adapters of another loss; load it again")
-    if has_adapters(encoder):
-        adapted = copy.copy(config)
-        adapted.lora_rank = 1
-        try:
-            adapted.check()
-        except ValueError as error:
-            raise UserError(f"model: it has an adapter; {error}") from error
+    if has_adapters(encoder) and (said := objection(config, "lora_rank", 1)):
+        raise UserError(f"model: it has an adapter; {said}")
 
 
 def seams(training_class: type[ForContrastiveLearning]) -> set[str]:

@@ -52,8 +52,8 @@ def load_space(name: str, recipe: str, overrides: dict[str, Any]) -> Space:
     space = {}
     for key, allowed in values.items():
         _refuse_malformed(f"{path}: {key}", allowed)
-        ends = allowed if isinstance(allowed, list) else (allowed["low"], allowed["high"])
-        method = [load_recipe(recipe, {**overrides, key: value}) for value in ends][0].method
+        for value in allowed if isinstance(allowed, list) else (allowed["low"], allowed["high"]):
+            method = load_recipe(recipe, {**overrides, key: value}).method
         space[key] = _distribution(f"{path}: {key}", allowed, (recipe_keys() | method_keys(method))[key].hint)
     return space
 
