@@ -20,7 +20,7 @@ from ..pooling import BatchNormProjection, TanhProjection
 from ..serving.configuration_csezoo import CsezooConfig
 from ..serving.modeling_csezoo import WHERE_FROM, CsezooModel
 from ..serving.own_form_csezoo import CsezooOwnFormModel, Flow
-from ..serving.pooling_csezoo import LayerNorm
+from ..serving.pooling_csezoo import ACTIVATIONS, LayerNorm
 from .masked_language_modeling import MaskedLMTransform
 from .weight_files import weight_files
 from .whitening import Whitening
@@ -32,9 +32,7 @@ logger = logging.get_logger(__name__)
 # No text contains it, because no piece of a text has a space in it: WordPiece splits a text at its spaces, byte-level
 # BPE and SentencePiece replace them.
 TEMPLATE_MASK = "[TEMPLATE MASK]"
-TANH, RELU, GELU, IDENTITY = (
-    f"torch.nn.modules.{name}" for name in ("activation.Tanh", "activation.ReLU", "activation.GELU", "linear.Identity")
-)
+TANH, RELU, GELU, IDENTITY = ACTIVATIONS
 TORCH_EPS = 1e-5  # ε of a layer norm of sentence-transformers
 # Tensors of a repository that a training model computes (`template_bias`), or has in another place or not at all.
 READ_ELSEWHERE = ("backbone.", "layers.", "transform.", "adapters.", "template_bias")

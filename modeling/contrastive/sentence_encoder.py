@@ -34,11 +34,6 @@ def new_encoder(config: PretrainedConfig) -> PreTrainedModel:
     return encoder
 
 
-def without_pooler(backbone: nn.Module) -> dict[str, torch.Tensor]:
-    """Return a pre-trained encoder's tensors without its pooler, which no encoder of the zoo has."""
-    return {name: tensor for name, tensor in backbone.state_dict().items() if not name.startswith("pooler.")}
-
-
 class SentenceEncoderModel(EncodesTexts, SentenceEncoderPreTrainedModel):
     """The encoder of a training model. It maps each sentence to a vector, and is saved as a published repository.
 
@@ -75,9 +70,7 @@ class SentenceEncoderModel(EncodesTexts, SentenceEncoderPreTrainedModel):
         self.post_init()
 
     def _accept_heads(self, missing: set[str], unexpected: set[str]) -> tuple[set[str], set[str]]:
-        heads = {
-            head for head in self.training_heads if head not in {name.split(".")[0] for name in self.state_dict()}
-        }
+        heads = set(self.training_heads) - {name.split(".")[0] for name in self.state_dict()}
         return missing, {name for name in unexpected if name.split(".")[0] not in heads}
 
     @property

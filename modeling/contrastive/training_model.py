@@ -23,7 +23,7 @@ from .mini_batches import in_mini_batches
 from .natural_language_inference import NLIClassifier, nli_loss
 from .pretrained import SentenceEncoderPreTrainedModel
 from .rank_distillation import rank_consistency, rank_distillation
-from .sentence_encoder import SentenceEncoderModel, without_pooler
+from .sentence_encoder import SentenceEncoderModel
 from .weight_average import update_average
 
 logger = logging.get_logger(__name__)
@@ -140,8 +140,9 @@ class ForContrastiveLearning(SentenceEncoderPreTrainedModel):
 
     def start_from(self, backbone: nn.Module) -> None:
         """Load a pre-trained encoder's weights into every encoder of the model that starts from them."""
-        for encoder in self.encoders():
-            encoder.load_state_dict(without_pooler(backbone))
+        tensors = {name: tensor for name, tensor in backbone.state_dict().items() if not name.startswith("pooler.")}
+        for encoder in self.encoders():  # none has a pooler
+            encoder.load_state_dict(tensors)
         self._restart_averages()
 
     def averages(self) -> list[tuple[nn.Module, nn.Module]]:

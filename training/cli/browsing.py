@@ -50,11 +50,14 @@ def add_commands(command: Command) -> None:
 def recipes(options: argparse.Namespace) -> None:
     from ..recipes.keys import QUICKSTARTS
     from ..recipes.reading import read_values, recipe_files
+    from ..tables import text_table
 
+    rows = []
     for name, file in recipe_files().items():
         recipe = read_values(file)
         without = "trained on the spot" if name in QUICKSTARTS else "yours (--base_model)"
-        print(f"{name:<36} {recipe['method']:<10} {recipe.get('base_model', without)}")
+        rows.append([name, recipe["method"], recipe.get("base_model", without)])
+    print(text_table(rows, left=range(3)))
 
 
 def models(options: argparse.Namespace) -> None:

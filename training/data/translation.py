@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, M2M100Tokenizer
 
 from ..environment import default_device
 from ..errors import UserError, library_errors
@@ -30,7 +30,7 @@ def translator(
     """
     with library_errors(
         f"{name!r} could not be loaded as a sequence-to-sequence model ({{error}}); give the directory or Hub id of "
-        "one"
+        "one, or install the extra `translation`, if a library is missing"
     ):
         tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
         model, _ = load_pretrained(AutoModelForSeq2SeqLM, name)
@@ -40,19 +40,25 @@ def translator(
     model = model.to(default_device()).eval()
     options: dict[str, Any] = {"num_beams": beams, "max_new_tokens": max_length, "do_sample": False}
     if languages:
-        ids = {language: tokenizer.convert_tokens_to_ids(language) for language in languages}
-        if unknown := [language for language, token in ids.items() if token in (None, tokenizer.unk_token_id)]:
+        if isinstance(tokenizer, M2M100Tokenizer):
+            known = tokenizer.lang_code_to_id
+        else:
+            known = dict(zip(tokenizer.all_special_tokens, tokenizer.all_special_ids, strict=True))
+        if unknown := [language for language in languages if language not in known]:
             raise UserError(f"languages: {name!r} has no {unknown[0]!r}; give two codes of its tokenizer")
         source, target = languages
         tokenizer.src_lang = source
-        options |= {"forced_bos_token_id": ids[target]}
+        options |= {"forced_bos_token_id": known[target]}
 
     @torch.inference_mode()
     def translate(sentences: Sequence[str]) -> list[str]:
         texts = [prefix + sentence for sentence in sentences]
         batch = tokenizer(texts, padding=True, truncation=True, max_length=max_length, return_tensors="pt")
         batch = {key: batch[key].to(model.device) for key in ("input_ids", "attention_mask")}
-        return tokenizer.batch_decode(model.generate(**batch, **options), skip_special_tokens=True)
+        ids = model.generate(**batch, **options)
+        if languages:
+            ids = ids[:, 2:]  # M2M100's tokenizer does not skip the language, which follows the token of the start
+        return tokenizer.batch_decode(ids, skip_special_tokens=True)
 
     return translate
 

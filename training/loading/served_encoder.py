@@ -141,8 +141,9 @@ def served_encoder(name: str, revision: str | None = None) -> ServedEncoder | No
     size = config.get("hidden_size", config.get("dim"))  # in DistilBERT
     settings = content(SETTINGS_NAME)
     layers: list[dict[str, Any]] = []
-    prompts = settings.get("prompts") or {}
-    told = _pooling(name, folders[1], content(f"{folders[1]}/config.json"), size, bool(_texts(prompts)))
+    prompts = _prompts(name, settings)
+    has_prompts = prompts["named_prompts"] is not None
+    told = _pooling(name, folders[1], content(f"{folders[1]}/config.json"), size, has_prompts)
     for kind, folder in zip(kinds[2:], folders[2:], strict=True):
         layers.append(_layer(name, kind, folder, content(f"{folder}/config.json"), size_after(layers, size)))
     normalize = bool(layers) and layers[-1]["type"] == "Normalize"
@@ -156,7 +157,7 @@ def served_encoder(name: str, revision: str | None = None) -> ServedEncoder | No
         "normalize": normalize,
         "lower_case": encoder.get("do_lower_case") is True,
         **_lengths(name, encoder, content("tokenizer_config.json"), config),
-        **_prompts(name, settings),
+        **prompts,
         "similarity": settings.get("similarity_fn_name") or "cosine",
         "truncate_dim": settings.get("truncate_dim"),
     }
@@ -230,9 +231,9 @@ def _lengths(
     return {"max_length": longest, "served_length": longest}
 
 
-def _texts(prompts: Any) -> dict[str, str]:
-    """Return the prompts that are not empty: sentence-transformers writes two empty ones for a model without any."""
-    return {name: text for name, text in prompts.items() if text} if isinstance(prompts, dict) else {}
+def given_prompts(prompts: dict[str, str], default: str | None) -> dict[str, str] | None:
+    """Return prompts, or None if they are the two empty ones that sentence-transformers writes for a model without."""
+    return prompts if default or any(prompts.values()) else None
 
 
 def _prompts(name: str, settings: dict[str, Any]) -> dict[str, Any]:
@@ -241,7 +242,7 @@ def _prompts(name: str, settings: dict[str, Any]) -> dict[str, Any]:
         check_named_prompts(prompts, default)
     except ValueError as error:
         raise _refused(name, one_line(error)) from None
-    return {"named_prompts": prompts if _texts(prompts) else None, "default_prompt_name": default}
+    return {"named_prompts": given_prompts(prompts, default), "default_prompt_name": default}
 
 
 def follow_base(recipe: Recipe) -> tuple[Recipe, ServedEncoder | None]:

@@ -16,6 +16,7 @@ Template = tuple[list[int], list[int]]
 # after any other last character, in the syntax that Rust's and JavaScript's regular expressions share.
 FULL_STOP = r"""(?<=[^.?"'])(?![\s\S])"""
 ADD_FULL_STOP = Replace(Regex(FULL_STOP), ".")
+LEADING_SPACE = "adds_leading_space"  # in tokenizer_config.json: the tokenizer of the base model adds none
 
 
 def template_token_ids(tokenizer: PreTrainedTokenizerBase, prompt: str | None = None) -> Template:
@@ -91,8 +92,10 @@ def serving_tokenizer(
     backend = Tokenizer.from_str(json.dumps({**state, "post_processor": post_processor(tokenizer, template)}))
     backend.no_truncation()
     backend.no_padding()
-    if leading_space and isinstance(backend.pre_tokenizer, ByteLevel):
+    marks = {}
+    if leading_space and isinstance(backend.pre_tokenizer, ByteLevel) and not backend.pre_tokenizer.add_prefix_space:
         backend.pre_tokenizer = ByteLevel(add_prefix_space=True)
+        marks = {LEADING_SPACE: True}
     if full_stop:
         steps = [ADD_FULL_STOP, *([backend.normalizer] if backend.normalizer else [])]
         backend.normalizer = Sequence(steps)
@@ -101,6 +104,7 @@ def serving_tokenizer(
     return PreTrainedTokenizerFast(
         tokenizer_object=backend,
         **({"add_prefix_space": True} if spaced else {}),  # transformers 4 resets the pre-tokenizer to this
+        **marks,
         model_max_length=max_length,
         model_input_names=["input_ids", "attention_mask"],
         **({"truncation_side": "left"} if tokenizer.truncation_side == "left" else {}),
@@ -108,11 +112,19 @@ def serving_tokenizer(
     )
 
 
-def remove_full_stop(tokenizer: PreTrainedTokenizerBase) -> None:
-    """Remove in place what adds full stops from a serving tokenizer: training takes sentences as they are."""
-    steps = tokenizer.backend_tokenizer.normalizer if isinstance(tokenizer, PreTrainedTokenizerFast) else None
+def remove_additions(tokenizer: PreTrainedTokenizerBase) -> None:
+    """Remove in place what a serving tokenizer adds to a sentence at test: training takes sentences as they are.
+
+    This is the full stop, and the leading space that its base model's tokenizer does not add.
+    """
+    if not isinstance(tokenizer, PreTrainedTokenizerFast):
+        return
+    backend = tokenizer.backend_tokenizer
+    steps = backend.normalizer
     if isinstance(steps, Sequence) and repr(steps[0]) == repr(ADD_FULL_STOP):
-        tokenizer.backend_tokenizer.normalizer = Sequence([steps[number] for number in range(1, len(steps))])
+        backend.normalizer = Sequence([steps[number] for number in range(1, len(steps))])
+    if tokenizer.init_kwargs.get(LEADING_SPACE):
+        backend.pre_tokenizer = ByteLevel(add_prefix_space=False)
 
 
 def post_processor(tokenizer: PreTrainedTokenizerBase, template: Template) -> dict[str, object]:

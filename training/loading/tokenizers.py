@@ -11,7 +11,7 @@ from tokenizers.normalizers import Lowercase, Sequence
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from ..errors import UserError, library_errors
-from .templates import remove_full_stop
+from .templates import remove_additions
 
 # A character without a word piece: some damaged tokenizers load, and fail only here.
 UNKNOWN = "☃"
@@ -25,7 +25,7 @@ def reading_tokenizer(model: str) -> AbstractContextManager[None]:
 
 
 def load_tokenizer(model: str, *, lower_case: bool = False, **options: Any) -> PreTrainedTokenizerBase:
-    """Load the tokenizer of a pre-trained encoder, without the full stops that a checkpoint of the zoo adds at test.
+    """Load the tokenizer of a pre-trained encoder, without what a checkpoint of the zoo adds to a text at test.
 
     Args:
         lower_case: let it lower-case every text first, as `do_lower_case` of sentence-transformers does.
@@ -46,7 +46,7 @@ def load_tokenizer(model: str, *, lower_case: bool = False, **options: Any) -> P
             f"{model}: its tokenizer has no token for the end of a text, or none for padding; give the tokenizer of "
             "an encoder or decoder"
         )
-    remove_full_stop(tokenizer)
+    remove_additions(tokenizer)
     if lower_case:
         backend = tokenizer.backend_tokenizer
         backend.normalizer = Sequence([Lowercase(), *([backend.normalizer] if backend.normalizer else [])])

@@ -79,7 +79,6 @@ class BestModel:
         Raises:
             UserError: the weights are missing, or were changed.
         """
-        counters = {"highest": counters["best_score"], **counters}  # checkpoints of older versions lack it
         for name in self.COUNTERS:
             setattr(self, name, counters[name])
         self.soup.ranked = [(score, step) for score, step in counters["soup"]][: self.recipe.soup]
@@ -90,10 +89,9 @@ class BestModel:
     def refuse_another_choice(self, counters: dict) -> None:
         """Refuse to choose by something else than a checkpoint did, where no update follows it to choose.
 
-        The weights that would be chosen now may be gone. Checkpoints of older versions do not tell what chose.
+        The weights that would be chosen now may be gone.
         """
-        chosen = self.recipe.select_by
-        if counters.get("select_by", chosen) != chosen and self.dev and self.best_step is not None:
+        if counters["select_by"] != self.recipe.select_by and self.dev and self.best_step is not None:
             raise UserError(
                 "select_by: --force cannot change it after the last update; undo the change, choose another "
                 "--output_dir, or use --overwrite to start again"

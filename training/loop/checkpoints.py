@@ -150,7 +150,7 @@ class TrainingState:
         if changed := [name for name, value in self._fits().items() if content[FITS][name] != value]:
             raise UserError(
                 f"{checkpoint}: --force cannot resume with this change of the {changed[0]}; undo it, choose another "
-                "--output_dir, or use --overwrite to start again"
+                f"--output_dir, or delete {checkpoint.parents[1]} to start again"
             )
 
     def load(self, checkpoint: Path) -> None:

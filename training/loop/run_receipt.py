@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,6 +13,7 @@ from accelerate import Accelerator
 from transformers import PretrainedConfig
 
 import csezoo.modeling
+from csezoo.modeling import methods
 from csezoo.modeling.contrastive.training_model import ForContrastiveLearning
 
 from ..data.teachers import shards_of
@@ -62,7 +64,7 @@ def run_receipt(
         "device": accelerator.device.type,
         "precision": precision_of(accelerator),
         "layout": built.model.layout,
-        "code": code_sha256(),
+        "code": code_sha256(built.model),
         **data.checksums(),
         **({"dataset": files_sha256(data.streamed)} if data.streamed else {}),
         **libraries,
@@ -107,10 +109,15 @@ def _tasks_sha256(tasks: Sequence[Task]) -> str | None:
     return "+".join(str(task.receipt()["sha256"]) for task in tasks) or None
 
 
-def code_sha256() -> str:
-    """Return a checksum of the code that a run's numbers depend on, without cards, pictures and publishing."""
-    training = Path(__file__).parents[1]
-    files = [*Path(csezoo.modeling.__file__).parent.rglob("*.py")]
+def code_sha256(model: ForContrastiveLearning) -> str:
+    """Return a checksum of the code that a run's numbers depend on, without cards, pictures and publishing.
+
+    The folder of a method counts if the model has a class of it.
+    """
+    modeling, training = Path(csezoo.modeling.__file__).parent, Path(__file__).parents[1]
+    classes = (*type(model).__mro__, *type(model.config).__mro__)
+    used = {Path(inspect.getfile(each)).parent for each in classes if each.__module__.startswith(methods.__name__)}
+    files = [file for file in modeling.rglob("*.py") if file.parents[1].name != "methods" or file.parent in used]
     files += [file for pattern in CODE for file in training.glob(pattern)]
     digest = hashlib.sha256()
     for file in sorted(files):

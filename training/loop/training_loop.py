@@ -187,7 +187,7 @@ def train(
     if checkpoint is None and seed in finished:
         raise UserError(
             f"{directory} is finished, and has no checkpoint that --force could resume with the change; undo it, "
-            "choose another --output_dir, or use --overwrite to start again"
+            "choose another --output_dir, or delete it to start again"
         )
     if checkpoint and step_of(checkpoint) > stages[-1].stop:
         raise UserError(

@@ -20,7 +20,7 @@ from csezoo.modeling.serving.configuration_csezoo import OWN_FORM, PLAIN
 
 from ..errors import UserError, one_line
 from ..files import read_json
-from ..hub import is_inside, local_directory, refuse_run, sha256
+from ..hub import is_hidden, is_inside, local_directory, refuse_run, sha256
 
 SERVING = Path(__file__).parents[2] / "modeling" / "serving"
 # The checksums of the code of each release, by version and file. `python -m csezoo.training.publishing.audit VERSION`
@@ -152,8 +152,7 @@ def _reasons(name: str, path: Path, code: dict[str, set[str]]) -> Iterator[str]:
             file.read(1)
     else:
         yield "is no file that csezoo writes: it may contain code or a pickle"
-    hidden = any(part.startswith(".") for part in name.split("/"))
-    if hidden and not (path.name in NAMES or KNOWN.fullmatch(name)):
+    if is_hidden(name) and not (path.name in NAMES or KNOWN.fullmatch(name)):
         yield "is hidden: a model needs no hidden files"
 
 

@@ -71,8 +71,7 @@ def hide_paths(staged: Path) -> None:
 def finished_repository(run: str, needed: tuple[str, ...] = NEEDED) -> Path:
     """Return the `best/` of a run, or `run` itself if it is a repository directory."""
     directory = Path(run, "best") if Path(run, "best").is_dir() else Path(run)
-    if "config.json" in needed:
-        refuse_run_or_adapter(directory)
+    refuse_run_or_adapter(directory)
     if missing := [name for name in needed if not (directory / name).is_file()]:
         raise UserError(f"{directory} has no {', '.join(missing)}; give a run directory with a finished best/ in it")
     if directory != Path(run) and not Path(run, "recipe.yaml").is_file():

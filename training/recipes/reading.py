@@ -91,12 +91,14 @@ def merged_values(name: str, overrides: dict[str, object]) -> dict[str, Any]:
     values = dict(_zoo_values(path) if name in recipe_files() else read_values(path))
     for key, details in BELONGING.items():
         if key in overrides and overrides[key] != values.get(key):
-            values = {name: value for name, value in values.items() if name not in details}
+            # `max_steps: 0` is of recipes that train nothing.
+            values = {name: value for name, value in values.items() if name not in details or value == 0}
     return {"name": path.stem, "recipe": name if name in recipe_files() else path.name, **values, **overrides}
 
 
-# Keys that say more about what another key names. They mean nothing for another data set or model.
+# Keys of a recipe that do not hold when another key is given: they say more about its data set or model, or would win.
 BELONGING = {
+    "epochs": ("max_steps",),
     "dataset": ("dataset_file", "dataset_revision"),
     "nli_dataset": ("nli_dataset_file", "nli_dataset_revision"),
     "base_model": ("base_revision",),
@@ -110,6 +112,10 @@ DEPENDENT = {
     ("streaming",): ("shuffle_buffer", "stream_shards"),
     ("teachers",): ("teacher_share",),
     ("nli_file", "nli_dataset"): ("nli_columns", "nli_fraction", "nli_batch_size"),
+    ("nli_steps", "nli_epochs"): ("nli_learning_rate", "nli_decay_steps"),
+    ("rank_weight",): ("rank_loss", "rank_temperature", "teacher_temperature"),
+    ("mlm_weight",): ("mlm_probability",),
+    ("lora_rank",): ("lora_dropout",),
 }
 
 
@@ -120,8 +126,11 @@ def keys_without_effect(recipe: Recipe, given: Collection[str]) -> dict[str, str
         >>> keys_without_effect(load_recipe("simcse-bert-base-uncased"), ["nli_fraction", "learning_rate"])
         {'nli_fraction': 'nli_file or nli_dataset'}
     """
-    off = [names for names in DEPENDENT if not any(getattr(recipe, name) for name in names)]
-    return {key: " or ".join(names) for names in off for key in DEPENDENT[names] if key in given}
+    values = recipe.to_dict()
+    off = {" or ".join(names): keys for names, keys in DEPENDENT.items() if not any(map(values.get, names))}
+    if recipe.max_steps is not None:
+        off["max_steps: null"] = ("epochs",)
+    return {key: other for other, keys in off.items() for key in keys if key in given}
 
 
 class _Loader(yaml.SafeLoader):

@@ -15,7 +15,7 @@ from ..cards.website.markdown import MARKDOWN
 from ..errors import UserError
 from ..files import replace_file, write_json
 from ..loop.weakened import weakened_tokens
-from ..pictures.points import draw_points
+from ..pictures.curves import draw_points
 from ..pictures.portraits import PORTRAITS
 from ..pictures.weakened_tokens import draw_weakened_tokens
 from .manifests import Item

@@ -26,6 +26,7 @@ from csezoo.modeling.contrastive.sentence_encoder import SentenceEncoderModel
 from ..cards.method_texts import method_entries
 from ..data.collation import ViewCollator, tokenize
 from ..errors import UserError, as_user_error
+from ..loading.served_encoder import given_prompts
 from ..loading.templates import own_ends, serving_tokenizer
 from .binding import ReadsModules, complete_size, parts_of, plain_pooling, run_inside, training_model, unwrapped
 from .parts import LossParts, Stages, changes_after_updates, draws, refuse_labelled, small_weights
@@ -380,10 +381,10 @@ def serve_as(serving: SentenceEncoderModel, model: SentenceTransformer) -> None:
     """Let an encoder of the zoo serve as a SentenceTransformer does: its Normalize, prompts, similarity and length."""
     config = serving.config
     config.normalize = any(isinstance(module, Normalize) for module in model.children())
-    config.named_prompts = {name: text for name, text in model.prompts.items() if text}
+    config.named_prompts = given_prompts(model.prompts, model.default_prompt_name)
     config.default_prompt_name, config.truncate_dim = model.default_prompt_name, model.truncate_dim
     config.similarity = str(model.similarity_fn_name or "cosine")
-    serving.named_prompts, serving.default_prompt_name = config.named_prompts, config.default_prompt_name
+    serving.named_prompts, serving.default_prompt_name = config.named_prompts or {}, config.default_prompt_name
     serving.similarity_fn_name = config.similarity
 
 

@@ -110,11 +110,7 @@ class ISBERTModel(SentenceEncoderModel):
 
     def own_form(self) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
         own, tensors = super().own_form()
-        own["ngrams"] = {
-            "kernel_sizes": self.config.kernel_sizes,
-            "features": self.config.features,
-            "activation": self.config.activation,
-        }
+        own["ngrams"] = {key: getattr(self.config, key) for key in ("kernel_sizes", "features", "activation")}
         return own, tensors | {f"ngrams.{name}": tensor for name, tensor in self.ngrams.state_dict().items()}
 
 

@@ -1,6 +1,7 @@
 """Files of sentence pairs: neighbours in running text, synonyms, and translations there and back again."""
 
 import csv
+import json
 import os
 import shutil
 import signal
@@ -9,8 +10,15 @@ from random import Random
 
 import pandas as pd
 import pytest
+import sentencepiece
 import torch
-from transformers import BartConfig, BartForConditionalGeneration
+from transformers import (
+    BartConfig,
+    BartForConditionalGeneration,
+    M2M100Config,
+    M2M100ForConditionalGeneration,
+    M2M100Tokenizer,
+)
 
 from csezoo.training.cli.parser import main
 from csezoo.training.data import translation
@@ -269,7 +277,38 @@ def refused(command, tmp_path, capsys) -> str:
 
 
 def test_a_language_that_a_model_lacks_is_named(command, tmp_path, capsys):
-    assert "has no 'xx_XX'" in refused([*command, "--languages", "the", "xx_XX"], tmp_path, capsys)
+    """A word of the vocabulary is no language."""
+    assert "has no 'the'" in refused([*command, "--languages", "the", "xx_XX"], tmp_path, capsys)
+
+
+def test_m2m100_translates_into_the_language_and_not_from_the_word_that_is_its_code(tmp_path):
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(SENTENCES * 20),
+        model_prefix=str(tmp_path / "pieces"),
+        vocab_size=36,
+        user_defined_symbols=["en", "de"],
+        minloglevel=2,
+    )
+    pieces = sentencepiece.SentencePieceProcessor(model_file=str(tmp_path / "pieces.model"))
+    names = ["<s>", "<pad>", "</s>", "<unk>", *map(pieces.id_to_piece, range(3, pieces.get_piece_size()))]
+    vocabulary = tmp_path / "vocab.json"
+    vocabulary.write_text(json.dumps({name: number for number, name in enumerate(names)}))
+    tokenizer = M2M100Tokenizer(str(vocabulary), str(tmp_path / "pieces.model"))
+    tokenizer.save_pretrained(tmp_path / "m2m100")
+    sizes = {"d_model": 32, "encoder_layers": 1, "decoder_layers": 1, "max_position_embeddings": 64}
+    sizes |= {"encoder_attention_heads": 2, "decoder_attention_heads": 2, "encoder_ffn_dim": 32, "decoder_ffn_dim": 32}
+    size = tokenizer.vocab_size + len(tokenizer.lang_code_to_id)
+    model = M2M100ForConditionalGeneration(M2M100Config(vocab_size=size, **sizes)).eval()
+    model.save_pretrained(tmp_path / "m2m100")
+    options = {"beams": 1, "max_length": 8}
+    translate = translation.translator(str(tmp_path / "m2m100"), **options, languages=("en", "de"))
+    tokenizer.src_lang = "en"
+    batch = tokenizer(SENTENCES[0], return_tensors="pt")
+    german = tokenizer.get_lang_id("de")
+    assert german != tokenizer.convert_tokens_to_ids("de")
+    ids = model.generate(**batch, forced_bos_token_id=german, num_beams=1, max_new_tokens=8, do_sample=False)
+    assert ids[0, 1] == german
+    assert translate(SENTENCES[:1]) == tokenizer.batch_decode(ids[:, 2:], skip_special_tokens=True)
 
 
 @pytest.mark.parametrize(

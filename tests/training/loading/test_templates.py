@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from tokenizers.pre_tokenizers import ByteLevel
 from transformers import AutoTokenizer
 
 from csezoo.training.files import read_json
@@ -41,11 +42,11 @@ def test_every_piece_of_a_template_is_one_token_of_that_name(kind, prompt, tmp_p
     assert loaded(SENTENCES[0], SENTENCES[0]).input_ids == before + words + after + words + after
 
 
-def test_a_base_model_that_adds_full_stops_at_test_adds_none_in_training(kind, tmp_path):
-    """Neither to a sentence nor to the part of a template before the mask."""
-    base, prompt = tiny_tokenizer(kind), 'the sentence of "{sentence}" means {mask} .'
+def test_a_base_model_that_adds_to_sentences_at_test_adds_nothing_in_training(kind, tmp_path):
+    """Neither to a sentence nor to the part of a template before the mask. The same holds for a leading space."""
+    base, prompt = tiny_tokenizer(kind), 'the sentence of "{sentence}" means{mask} .'
     template = template_token_ids(base, prompt)
-    serving_tokenizer(base, template, max_length=64, full_stop=True).save_pretrained(tmp_path)
+    serving_tokenizer(base, template, max_length=64, leading_space=True, full_stop=True).save_pretrained(tmp_path)
     loaded = load_tokenizer(str(tmp_path))
     assert template_token_ids(loaded, prompt) == template
     assert loaded("The cat", add_special_tokens=False).input_ids == base("The cat", add_special_tokens=False).input_ids
@@ -93,6 +94,14 @@ def test_transformers_4_resets_a_byte_level_tokenizer_to_what_its_configuration_
     config = read_json(tmp_path / "tokenizer_config.json")
     state = read_json(tmp_path / "tokenizer.json")
     assert config.get("add_prefix_space", False) == state["pre_tokenizer"]["add_prefix_space"] == leading_space
+
+
+def test_the_leading_space_of_a_base_model_s_own_tokenizer_stays(tmp_path):
+    base = tiny_tokenizer("roberta")
+    base.backend_tokenizer.pre_tokenizer = ByteLevel(add_prefix_space=True)
+    template = template_token_ids(base, PROMPTS["a word twice"])
+    serving_tokenizer(base, template, max_length=64, leading_space=True).save_pretrained(tmp_path)
+    assert template_token_ids(load_tokenizer(str(tmp_path)), PROMPTS["a word twice"]) == template
 
 
 @pytest.mark.parametrize(("family", "begin"), [("Llama", [2]), ("Qwen3", [])])

@@ -290,7 +290,7 @@ def test_a_change_that_force_cannot_resume_with_is_one_line_and_overwrite_starts
     run, recipe = broken
     recipe = {**recipe, **keys, "max_steps": 7}
     checkpoints = sorted((run / "checkpoints").iterdir())
-    line = f"{newest(run)}: --force cannot resume with this change of the {name}; undo it, .* or use --overwrite"
+    line = f"{newest(run)}: --force cannot resume with this change of the {name}; undo it, .* or delete {run} to start"
     with pytest.raises(UserError, match=line):
         train(recipe, force=True)
     assert sorted((run / "checkpoints").iterdir()) == checkpoints

@@ -231,7 +231,7 @@ def test_a_finished_seed_without_checkpoints_is_not_trained_anew_by_force(recipe
     for name in ("checkpoints", "best_weights"):
         shutil.rmtree(run / "seed-1" / name)
     before = recorded(run)
-    line = f"{run / 'seed-1'} is finished, and has no checkpoint that --force could resume .* use --overwrite"
+    line = f"{run / 'seed-1'} is finished, and has no checkpoint that --force could resume .* or delete it"
     with pytest.raises(UserError, match=line):
         train(recipe, seeds=[1], force=True, learning_rate=1e-4)
     assert recorded(run) == before

@@ -139,11 +139,28 @@ def test_labelled_pairs_that_are_given_beside_all_keys_of_a_run_are_refused_if_n
         ("shuffle_buffer", 10, {"streaming": True, "max_steps": 1}),
         ("nli_batch_size", 4, {"nli_file": "pairs.csv", "nli_steps": 1}),
         ("nli_batch_size", 4, {"nli_dataset": "owner/pairs", "nli_steps": 1}),
+        ("nli_learning_rate", 1e-3, {"nli_file": "pairs.csv", "nli_steps": 1}),
+        ("rank_temperature", 0.1, {"teachers": "base", "rank_weight": 1}),
+        ("mlm_probability", 0.3, {"mlm_weight": 0.1}),
+        ("lora_dropout", 0.1, {"lora_rank": 8}),
     ],
 )
 def test_a_key_has_no_effect_without_the_one_that_it_depends_on(key, value, other):
     assert list(keys_without_effect(load_recipe(KNOWN, {key: value}), [key])) == [key]
     assert keys_without_effect(load_recipe(KNOWN, {key: value, **other}), [key, *other]) == {}
+
+
+def test_epochs_replace_the_updates_of_a_recipe():
+    assert load_recipe("adapt", {"epochs": 1}).max_steps is None
+    assert load_recipe("adapt", {"epochs": 1, "max_steps": 5}).max_steps == 5
+    assert load_recipe("adapt", {"batch_size": 8}).max_steps == 100
+
+
+def test_epochs_have_no_effect_beside_a_number_of_updates():
+    """A recipe that trains nothing is not made to train."""
+    for recipe in (load_recipe(KNOWN, {"max_steps": 5}), load_recipe("whitening-bert-base-uncased", {"epochs": 1})):
+        assert keys_without_effect(recipe, ["epochs"]) == {"epochs": "max_steps: null"}
+    assert keys_without_effect(load_recipe(KNOWN), ["epochs"]) == {}
 
 
 def test_training_names_a_key_without_effect(tmp_path, capsys):

@@ -250,14 +250,16 @@ def test_save_pretrained_keeps_what_a_plain_encoder_lacks(base, tmp_path, keys):
         assert (torch.nn.functional.normalize(served) - without).abs().max() > 1e-3
 
 
-def test_save_pretrained_serves_as_the_model_does(base, tmp_path):
+@pytest.mark.parametrize("default", ["query", "passage"])
+def test_save_pretrained_serves_as_the_model_does(base, tmp_path, default):
     model = sentence_transformer(base)
-    model.prompts, model.default_prompt_name = {"query": "the cat: ", "document": ""}, "query"
+    model.prompts, model.default_prompt_name = {"query": "the cat: ", "passage": ""}, default
     model.similarity_fn_name, model.truncate_dim = "dot", 20
     losses.SimCSELoss(model).save_pretrained(tmp_path)
     loaded = SentenceTransformer(str(tmp_path))
     torch.testing.assert_close(torch.tensor(loaded.encode(TEXTS[:3])), torch.tensor(model.eval().encode(TEXTS[:3])))
-    assert (loaded.default_prompt_name, loaded.similarity_fn_name, loaded.truncate_dim) == ("query", "dot", 20)
+    assert (loaded.default_prompt_name, loaded.similarity_fn_name, loaded.truncate_dim) == (default, "dot", 20)
+    assert loaded.prompts["passage"] == ""
 
 
 def test_the_best_encoder_has_its_own_heads(base, tmp_path):

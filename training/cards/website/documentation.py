@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from markdown_it.token import Token
 from markupsafe import Markup
 
 from ...errors import UserError, one_line
@@ -31,7 +30,7 @@ def write_documentation(docs: Path, cards: Path, directory: Path) -> None:
         for page in docs.glob("*.md"):
             text = re.sub(r"<!--.*?-->\n*", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
             tokens = MARKDOWN.parse(text)
-            headings = list(_headings(tokens))
+            headings = [(token, after.content) for token, after in pairwise(tokens) if token.type == "heading_open"]
             title = headings[0][1] if headings else page.stem
             for heading, shown in headings:  # the ids that they have on GitHub
                 heading.attrSet("id", re.sub(r"[^\w\- ]", "", shown.lower()).replace(" ", "-"))
@@ -53,8 +52,3 @@ def refuse_documentation(docs: Path) -> None:
             page.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise UserError(f"docs: {page} cannot be read ({one_line(error)}); a page is text in UTF-8") from error
-
-
-def _headings(tokens: list[Token]) -> Iterator[tuple[Token, str]]:
-    following = zip(tokens, tokens[1:], strict=False)
-    return ((token, after.content) for token, after in following if token.type == "heading_open")

@@ -18,14 +18,11 @@ class BestWeights:
 
     `best/` and the soup are made from these files. A file is deleted only when no checkpoint names it. So a run that
     resumes from any checkpoint has the weights whose scores the checkpoint remembers, whatever was trained after it.
-
-    Args:
-        checksums: SHA-256 of the files, by update.
     """
 
     def __init__(self, directory: Path):
         self.directory = directory
-        self.checksums: dict[int, str] = {}
+        self.checksums: dict[int, str] = {}  # SHA-256 of the files, by update
 
     def write(self, step: int, weights: Weights) -> None:
         """Write the weights after an update."""

@@ -16,12 +16,11 @@ class Soup:
 
     Args:
         size: how many weights to keep.
-        ranked: score and step of the weights that are kept, best first. A checkpoint's counters include it.
     """
 
     def __init__(self, size: int):
         self.size = size
-        self.ranked: list[tuple[float, int]] = []
+        self.ranked: list[tuple[float, int]] = []  # score and step of the weights that are kept, best first
 
     def rank(self, score: float, step: int) -> None:
         """Rank the weights after an update. Of equal scores, the first is the better."""
