@@ -13,6 +13,7 @@ from .options import SENTEVAL, Command, add_encoder_options, refuse_unwritable, 
 
 if TYPE_CHECKING:
     from ..evaluation.suites import Task
+    from ..evaluation.tasks.search import SearchTask
 
 
 def add_commands(command: Command) -> None:
@@ -173,7 +174,7 @@ def compare(options: argparse.Namespace) -> None:
     if options.data != "hub" and not suites:
         raise UserError("--data: only suites read it; give --suite, or leave it out")
     quiet_transformers()
-    tasks: list[Task] = [load_pairs_file(path) for path in options.pairs]
+    tasks: list[Task | SearchTask] = [load_pairs_file(path) for path in options.pairs]
     tasks += [load_search(options.queries, options.passages)] if options.queries else []
     tasks += [task for suite in load_suites(suites, options.data).values() for task in suite]
     sentences = read_sentences(options.sentences) if options.sentences else []

@@ -76,6 +76,8 @@ class SentenceEncoderTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMix
         return self._embed(documents(X))
 
     def _embed(self, texts: list[str]) -> np.ndarray:
+        if not texts:
+            raise ValueError("X: found no text; a minimum of 1 is required")
         if self.truncate_dim is not None and self.truncate_dim < 1:
             raise ValueError(f"truncate_dim: {self.truncate_dim} must be at least 1")
         return shortened(vectors_of(self._encoder(), texts), self.truncate_dim, self.normalize_embeddings)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import logging
 import os
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from tokenizers import Tokenizer
 from transformers import AutoConfig, AutoModel, PreTrainedTokenizerBase, PreTrainedTokenizerFast
@@ -40,6 +40,8 @@ ROUTER = "router_config.json"  # of a module of sentence-transformers that has m
 DECISIVE: tuple[str, ...] = ("config.json", "tokenizer.json", "tokenizer_config.json")
 DECISIVE += ("vocab.txt", "vocab.json", "merges.txt")
 DECISIVE += ("modules.json", "sentence_bert_config.json", "config_sentence_transformers.json", ROUTER)
+
+logger = logging.getLogger(__name__)
 
 
 def load_encoder(
@@ -86,13 +88,12 @@ def load_encoder(
     encoder.to(device).eval()  # type: ignore[arg-type]  # a decorator hides `self`
     run_once(model, lambda: encoder.encode(UNKNOWN, tokenizer))
     if isinstance(encoder, SentenceEncoderModel) and batch_size > 1:  # of a plain encoder
-        _refuse_padding_dependence(model, encoder, tokenizer)
-
-    def encode(texts: list[str]) -> np.ndarray:
-        return encoder.encode(texts, tokenizer, batch_size=batch_size, show_progress_bar=progress)
-
+        batch_size = _without_padding(model, encoder, tokenizer, batch_size)
+    encode = partial(encoder.encode, tokenizer=tokenizer, batch_size=batch_size, show_progress_bar=progress)
+    roles = {role: partial(encode, prompt_name=role) for role in ("query", "document")}
     receipt = _encoder_receipt(model, pooling, dtype, batch_size, kind, device)
-    return CountingEncoder(encode, partial(_count_tokens, tokenizer)), receipt
+    count = partial(_count_tokens, tokenizer)
+    return CountingEncoder(encode, count, roles, encoder.similarity_fn_name), receipt
 
 
 def load_checkpoint(model: str, dtype: str = "float32") -> CsezooModel:
@@ -128,14 +129,21 @@ def plain_encoder(
         return encoder, serving_tokenizer(tokenizer, ends, max_length=longest_input(backbone))
 
 
-def _refuse_padding_dependence(model: str, encoder: SentenceEncoderModel, tokenizer: PreTrainedTokenizerBase) -> None:
+def _without_padding(
+    model: str, encoder: SentenceEncoderModel, tokenizer: PreTrainedTokenizerBase, batch_size: int
+) -> int:
+    """Return the batch size, or 1 for an encoder whose scores would depend on the batch."""
     measured = encoder if encoder.dtype == torch.float32 else copy.deepcopy(encoder).float()
     moved = padding_moves(measured, tokenizer)
-    if moved > PADDING_MOVES:
-        raise UserError(
-            f"{model} changes the vectors of a sentence when it is padded (by {moved:.1g} of their size), so its "
-            "scores depend on the batch; give --batch_size 1"
-        )
+    if moved <= PADDING_MOVES:
+        return batch_size
+    logger.warning(
+        "%s changes the vectors of a sentence when it is padded (by %.1g of their size), so it reads one sentence at "
+        "a time",
+        model,
+        moved,
+    )
+    return 1
 
 
 def _count_tokens(tokenizer: Any, texts: list[str]) -> int:
@@ -171,12 +179,14 @@ def _sentence_transformer(
         options = {"dtype": dtype, "use_safetensors": True}
         encoder = SentenceTransformer(model, device=str(device), model_kwargs=options, trust_remote_code=False)
 
-    def encode(texts: list[str]) -> np.ndarray:
-        return encoder.encode(texts, batch_size=batch_size, show_progress_bar=progress)
-
+    encode, query, document = (
+        partial(of_role, batch_size=batch_size, show_progress_bar=progress)
+        for of_role in (encoder.encode, encoder.encode_query, encoder.encode_document)
+    )
     receipt = _encoder_receipt(model, "its own", dtype, batch_size, "sentence-transformers", device)
     receipt["sentence_transformers"] = __version__
-    return CountingEncoder(encode, partial(_count_tokens, encoder.tokenizer)), receipt
+    count, roles = partial(_count_tokens, encoder.tokenizer), {"query": query, "document": document}
+    return CountingEncoder(encode, count, roles, str(encoder.similarity_fn_name)), receipt
 
 
 def _refuse_oversized_module(model: str, config: Path) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 
 from ..errors import UserError, quoted, refuse_missing
 from .encoders import load_encoder
-from .sentence_vectors import Encode
+from .sentence_vectors import Encode, as_role, similarity_of
 
 # Our tasks that have the pairs of MTEB's. Its SICK-R is train, trial and test together, ours the test pairs only.
 SAME_PAIRS = ("STS12", "STS13", "STS14", "STS15", "STS16", "STSBenchmark")
@@ -67,15 +67,16 @@ def model_meta(model: str, receipt: dict, encode: Encode, name: str | None) -> A
     from mteb.models.model_meta import ScoringFunction
 
     class ZooEncoder(AbsEncoder):
-        def encode(self, inputs: Any, **_: Any) -> np.ndarray:
-            return encode([text for batch in inputs for text in batch["text"]])
+        def encode(self, inputs: Any, *, prompt_type: Any = None, **_: Any) -> np.ndarray:
+            of_role = as_role(encode, prompt_type.value) if prompt_type else encode
+            return of_role([text for batch in inputs for text in batch["text"]])
 
     known = {
         "name": _name(model, name),
         "revision": revision_of(receipt),
         "loader": lambda *_, **__: ZooEncoder(),
         "framework": ["PyTorch", "Transformers"],
-        "similarity_fn_name": ScoringFunction.COSINE,
+        "similarity_fn_name": ScoringFunction(similarity_of(encode)),
         "embed_dim": encode(["a"]).shape[1],
         "languages": ["eng-Latn"],
         "open_weights": True,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -15,13 +15,25 @@ Encode = Callable[[list[str]], np.ndarray]
 
 @dataclass
 class CountingEncoder:
-    """An encoder that can also count the tokens it reads."""
+    """An encoder that can also count the tokens it reads, and encode queries and documents with their prompts."""
 
     encode: Encode  # texts to vectors, `list[str] -> (n, d)`
     count_tokens: Callable[[list[str]], int]  # texts to the number of tokens the model reads, without padding
+    roles: Mapping[str, Encode] = field(default_factory=dict)  # `query`, `document`, with their prompts
+    similarity: str = "cosine"  # by which the model is served
 
     def __call__(self, texts: list[str]) -> np.ndarray:
         return self.encode(texts)
+
+
+def as_role(encode: Encode, role: str) -> Encode:
+    """Return how an encoder encodes texts in a role, `query` or `document`. Other functions know no roles."""
+    return encode.roles.get(role, encode) if isinstance(encode, CountingEncoder) else encode
+
+
+def similarity_of(encode: Encode) -> str:
+    """Return by which similarity an encoder is served; cosine if it does not say."""
+    return encode.similarity if isinstance(encode, CountingEncoder) else "cosine"
 
 
 class SentenceVectors:

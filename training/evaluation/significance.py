@@ -132,7 +132,7 @@ def paired_bootstrap(tasks: Sequence[Similarities | Scores], *, resamples: int =
 
 
 def compare(
-    old: Encode, new: Encode, tasks: Sequence[Task], *, resamples: int = 1000, progress: bool = False
+    old: Encode, new: Encode, tasks: Sequence[Task | SearchTask], *, resamples: int = 1000, progress: bool = False
 ) -> list[dict]:
     """Compare two encoders by the paired bootstrap on each task, and on the average of several tasks.
 
@@ -147,13 +147,14 @@ def compare(
     comparable = [task for task in tasks if isinstance(task, PairTask | SearchTask)]
     if len(comparable) < len(tasks):
         raise UserError("suite: encoders are compared on pairs with gold scores only; choose a suite such as sts")
-    before, after = (encode_once(encode, comparable) for encode in (old, new))
+    pairs = [task for task in comparable if isinstance(task, PairTask)]
+    before, after = (encode_once(encode, pairs) for encode in (old, new))
     rows, averaged, drawn = [], [], []
     bar = tqdm(comparable, desc="Resampling", disable=not progress)
     for task, counts in zip(bar, _counting(comparable), strict=True):
         scores: Similarities | Scores
         if isinstance(task, SearchTask):
-            scores = Scores(task.scores(after), task.scores(before))
+            scores = Scores(task.scores(new), task.scores(old))
             means = [float(values.mean()) for values in (scores.second, scores.first)]
         else:
             cosines = task.similarities(after), task.similarities(before)
@@ -173,8 +174,14 @@ def compare(
 
 
 def _counting(tasks: Sequence[PairTask | SearchTask]) -> list[bool]:
-    """Return which tasks count in the average: not one whose pairs are all in another task, or in an earlier one."""
-    pairs = [frozenset(task.pairs) if isinstance(task, PairTask) else frozenset() for task in tasks]
+    """Return which tasks count in the average: not one whose pairs are all in another task, or in an earlier one.
+
+    Pairs with other scores are others.
+    """
+    pairs = [
+        frozenset(zip(task.pairs, task.scores, strict=True)) if isinstance(task, PairTask) else frozenset()
+        for task in tasks
+    ]
     return [
         not mine or not any(mine < other or (mine == other and j < i) for j, other in enumerate(pairs))
         for i, mine in enumerate(pairs)

@@ -19,11 +19,10 @@ from .tasks.multilingual import load_chinese, load_spanish, load_sts17
 from .tasks.names import DEV_TASK, SICKR_DEV_TASK, STS_TASKS, TRANSFER_TASKS
 from .tasks.releases import compare_with_release
 from .tasks.retrieval import NeighboursTask, RetrievalTask
-from .tasks.search import SearchTask
 from .tasks.sts import PairTask, load_lengths, load_pairs_file, load_task
 from .tasks.transfer import TransferTask, load_transfer_task, load_trec_lengths
 
-Task = PairTask | SearchTask | TransferTask | RetrievalTask | NeighboursTask | GeometryTask | CostTask | EditTask
+Task = PairTask | TransferTask | RetrievalTask | NeighboursTask | GeometryTask | CostTask | EditTask
 # Each suite's tasks, read from `data`.
 LOADERS: dict[str, Callable[[str], Sequence[Task]]] = {
     "sts": lambda data: [load_task(name, data) for name in STS_TASKS],

@@ -381,7 +381,8 @@ def serve_as(serving: SentenceEncoderModel, model: SentenceTransformer) -> None:
     """Let an encoder of the zoo serve as a SentenceTransformer does: its Normalize, prompts, similarity and length."""
     config = serving.config
     config.normalize = any(isinstance(module, Normalize) for module in model.children())
-    config.named_prompts = given_prompts(model.prompts, model.default_prompt_name)
+    prompts = {name: text or "" for name, text in model.prompts.items()}
+    config.named_prompts = given_prompts(prompts, model.default_prompt_name)
     config.default_prompt_name, config.truncate_dim = model.default_prompt_name, model.truncate_dim
     config.similarity = str(model.similarity_fn_name or "cosine")
     serving.named_prompts, serving.default_prompt_name = config.named_prompts or {}, config.default_prompt_name

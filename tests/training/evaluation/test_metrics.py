@@ -69,5 +69,10 @@ def test_recall_counts_candidates_with_rank_k_or_better():
     ranks = [sum(other > row[i] for other in row) + 1 for i, row in enumerate(FIRST @ SECOND.T)]
     expected = {f"recall@{k}": 100 * np.mean([rank <= k for rank in ranks]) for k in (1, 3)}
     assert compute("recall", ranks=(1, 3)) == pytest.approx(expected)
-    tied = Recall(keep_in_memory=True).compute(predictions=[[0.5, 0.5, -np.inf]], references=[1], ranks=(1,))
-    assert tied == {"recall@1": 100.0}, "a tied candidate does not lower the rank"
+
+
+def test_equally_similar_candidates_share_their_places():
+    """Three of 16 bits in common with the query: a short binary vector has many such ties."""
+    predictions = [[0.5, 0.5 + 1e-15, 0.5, 0.9, -np.inf]]
+    tied = Recall(keep_in_memory=True).compute(predictions=predictions, references=[1], ranks=(1, 2, 3, 4))
+    assert tied == pytest.approx({"recall@1": 0.0, "recall@2": 100 / 3, "recall@3": 200 / 3, "recall@4": 100.0})

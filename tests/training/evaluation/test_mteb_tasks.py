@@ -13,7 +13,7 @@ from csezoo.training.evaluation.encoders import load_encoder
 from csezoo.training.evaluation.mteb_tasks import revision_of, write_results
 from csezoo.training.evaluation.tasks.names import RELEASED_PAIRS
 from csezoo.training.files import read_json
-from tests.conftest import write_pairs
+from tests.conftest import sentence_transformer, write_pairs
 from tests.interpreters import run_python
 from tests.repositories import tiny_repository
 
@@ -50,6 +50,34 @@ def folders(tmp_path_factory):
         done = run_python(*arguments, cwd=directory, HF_HOME=str(directory / "hf"))
         assert done.returncode == 0, done.stderr
     return directory
+
+
+ROLES = """
+import numpy as np
+from mteb.types import PromptType
+from sentence_transformers import SentenceTransformer
+from csezoo.training.evaluation.encoders import load_encoder
+from csezoo.training.evaluation.mteb_tasks import model_meta
+
+theirs = SentenceTransformer("model")
+encode, receipt = load_encoder("model")
+ours = model_meta("model", receipt, encode, None).load_model()
+batches = [{"text": ["a cat"]}, {"text": ["the old dog"]}]
+texts = ["a cat", "the old dog"]
+for role, expected in ((PromptType.query, theirs.encode_query), (PromptType.document, theirs.encode_document)):
+    np.testing.assert_allclose(ours.encode(batches, prompt_type=role), expected(texts), atol=1e-6)
+    moved = np.abs(ours.encode(batches) - expected(texts)).max()
+    assert moved > 1e-3, (role, moved)
+assert ours.mteb_model_meta.similarity_fn_name.value == "dot", ours.mteb_model_meta
+"""
+
+
+def test_mteb_s_queries_and_documents_have_the_prompts_of_the_model(bases, tmp_path):
+    model = sentence_transformer(bases["bert"])
+    model.prompts, model.similarity_fn_name = {"query": "the cat: ", "document": "a river: "}, "dot"
+    model.save(str(tmp_path / "model"))
+    done = run_python("-W", "ignore", "-c", ROLES, cwd=tmp_path, HF_HOME=str(tmp_path / "hf"))
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize(

@@ -3,17 +3,19 @@
 import numpy as np
 import pytest
 from scipy.stats import spearmanr
+from sentence_transformers.sentence_transformer.evaluation import InformationRetrievalEvaluator
 
 from csezoo.training.cards.results_files import distance, format_rows, read_rows
 from csezoo.training.cli.parser import main
 from csezoo.training.errors import UserError
+from csezoo.training.evaluation.encoders import load_encoder
 from csezoo.training.evaluation.significance import Similarities, compare, paired_bootstrap, spearman, verdict
 from csezoo.training.evaluation.tasks.retrieval import RetrievalTask
 from csezoo.training.evaluation.tasks.search import SearchTask, load_search
 from csezoo.training.evaluation.tasks.sts import PairTask
 from csezoo.training.files import write_json
 from csezoo.training.tuning.criteria import HOW_RELIABLE
-from tests.conftest import SENTENCES
+from tests.conftest import SENTENCES, sentence_transformer
 
 PAIRS = list(zip(SENTENCES[:50], SENTENCES[30:80], strict=True))
 LENGTHS = [float(len(first) - len(second)) for first, second in PAIRS]
@@ -121,6 +123,35 @@ def test_a_search_is_compared_by_the_ranks_of_its_queries():
     (row,) = compare(worse, letters, [task], resamples=20)
     assert (row["old"], row["new"]) == (pytest.approx(100 * (1 / 4)), 100.0), "ties with a wrong passage count against"
     assert row["low"] == row["difference"] == row["high"] == pytest.approx(75.0), "both queries have the same change"
+
+
+@pytest.mark.parametrize("similarity", ["cosine", "dot"])
+def test_a_search_has_the_prompts_and_the_similarity_of_the_model(bases, tmp_path, similarity):
+    """`InformationRetrievalEvaluator` of sentence-transformers scores the same; the prompts matter."""
+    model = sentence_transformer(bases["bert"], normalize=False).eval()
+    model.prompts = {"query": "the old cat: ", "document": "a river, a house and "}
+    model.similarity_fn_name = similarity
+    model.save(str(tmp_path / "model"))
+    queries = {text: {n} for n, text in enumerate(SENTENCES[:30])}
+    passages = [" ".join(reversed(text.split())) for text in SENTENCES[:60]]
+    encode, _ = load_encoder(str(tmp_path / "model"))
+    scores = SearchTask("faq", queries, passages).scores(encode)
+    evaluator = InformationRetrievalEvaluator(
+        {text: text for text in queries},
+        {str(n): passage for n, passage in enumerate(passages)},
+        {text: set(map(str, right)) for text, right in queries.items()},
+        write_csv=False,
+    )
+    found = evaluator(model)[f"{similarity}_mrr@10"]
+    assert scores.mean() == pytest.approx(100 * found)
+    plain = SearchTask("faq", queries, passages).scores(encode.encode)
+    assert plain.mean() != pytest.approx(scores.mean())
+
+
+def test_two_judgements_of_the_same_pairs_count_both():
+    tasks = [PairTask(name, PAIRS, scores, "here") for name, scores in (("one", LENGTHS), ("two", LENGTHS[::-1]))]
+    first, second, average = compare(letters, lambda texts: letters(texts) ** 2, tasks, resamples=20)
+    assert average["difference"] == pytest.approx((first["difference"] + second["difference"]) / 2)
 
 
 @pytest.mark.parametrize(

@@ -16,9 +16,9 @@ class RetrievalTask(OnPairs):
     """Recall of the other sentence of a pair, for the pairs that mean the same.
 
     Each sentence of such a pair is a query. The corpus is all sentences of all pairs, duplicates included, except the
-    query itself. The rank of the wanted sentence is one plus the number of sentences with a higher cosine. Both
-    directions of a pair count. (The paper's three numbers are multiples of 1 / 194, so it also used both directions of
-    its 97 pairs.)
+    query itself. The rank of the wanted sentence is one plus the number of sentences with a higher cosine. Copies of
+    it do not count, and other sentences with the same cosine come in random order. Both directions of a pair count.
+    (The paper's three numbers are multiples of 1 / 194, so it also used both directions of its 97 pairs.)
     """
 
     equal: float = 5.0
@@ -43,6 +43,8 @@ class RetrievalTask(OnPairs):
         query = np.concatenate([2 * equal, 2 * equal + 1])
         wanted = np.concatenate([2 * equal + 1, 2 * equal])
         similarity = rows[query] @ rows.T
+        texts = np.array(corpus, dtype=object)
+        similarity[(texts[wanted, None] == texts) & (wanted[:, None] != np.arange(len(texts)))] = -np.inf
         similarity[np.arange(len(query)), query] = -np.inf
         values = Recall(keep_in_memory=True).compute(predictions=similarity, references=wanted)
         sizes = {"queries": len(query), "corpus": len(corpus)}

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import torch
+
+from csezoo.modeling.serving.encoding_csezoo import SIMILARITIES
 
 from ...errors import UserError
+from ..sentence_vectors import Encode, as_role, similarity_of, vectors_of
 from .senteval import read_text
-from .sts import Vectors, read_columns, unit_vectors
+from .sts import read_columns
 
 # Ranks after this one count as not found.
 LAST_RANK = 10
@@ -26,36 +29,28 @@ class SearchTask:
     queries: dict[str, set[int]]
     passages: list[str]
 
-    def sentences(self) -> set[str]:
-        return {*self.queries, *self.passages}
-
-    def scores(self, vectors: Vectors) -> np.ndarray:
+    def scores(self, encode: Encode) -> np.ndarray:
         """Return the reciprocal rank (× 100) of the first right passage of each query, 0 after rank 10, `(queries,)`.
 
-        The rank of a passage is one plus the number of wrong passages with at least its cosine.
+        Queries and passages are encoded with the prompts that the model has for them, and compared by its similarity.
+        The rank of a passage is one plus the number of wrong passages that are at least as similar.
         """
-        passages = unit_vectors(vectors(self.passages))
-        scores = []
         texts = list(self.queries)
+        queries, passages = (
+            torch.from_numpy(vectors_of(as_role(encode, role), of_role)).double()
+            for role, of_role in (("query", texts), ("document", self.passages))
+        )
+        similarities = SIMILARITIES[similarity_of(encode)]
+        scores = []
         for start in range(0, len(texts), AT_ONCE):
-            block = texts[start : start + AT_ONCE]
-            for text, row in zip(block, unit_vectors(vectors(block)) @ passages.T, strict=True):
+            block = slice(start, start + AT_ONCE)
+            for text, row in zip(texts[block], similarities(queries[block], passages).numpy(), strict=True):
                 right = sorted(self.queries[text])
                 best = row[right].max()
                 row[right] = -np.inf
                 rank = 1 + int((row >= best).sum())
                 scores.append(100 / rank if rank <= LAST_RANK else 0.0)
         return np.array(scores)
-
-    def results(self, vectors: Vectors) -> list[dict]:
-        """Return the mean reciprocal rank."""
-        sizes = {"queries": len(self.queries), "corpus": len(self.passages)}
-        return [{"task": self.name, "metric": "mrr@10", "value": float(self.scores(vectors).mean()), **sizes}]
-
-    def receipt(self) -> dict[str, object]:
-        judged = [(query, sorted(self.passages[n] for n in right)) for query, right in self.queries.items()]
-        digest = hashlib.sha256(repr((judged, sorted(self.passages))).encode())
-        return {"dataset": self.name, "rows": len(self.queries), "sha256": digest.hexdigest()}
 
 
 def load_search(queries: str, passages: str | None = None) -> SearchTask:

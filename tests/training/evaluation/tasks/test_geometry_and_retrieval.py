@@ -52,6 +52,15 @@ def test_recall_counts_both_directions_of_the_pairs_that_mean_the_same():
         assert (result["queries"], result["corpus"], result["rows"]) == (10, 60, 30)
 
 
+def test_copies_of_the_wanted_sentence_do_not_lower_its_rank():
+    pairs = [("one", "two"), ("two", "six"), ("six", "ten"), ("ten", "red"), ("red", "sea"), ("sea", "sky")]
+    task = PairTask("copies", pairs, [5.0, 1.0, 1.0, 1.0, 1.0, 1.0], "here")
+    vectors = {"one": [1, 0.1], "two": [1, 0], "six": [0, 1], "ten": [0, 2], "red": [-1, 1], "sea": [-1, 0]}
+    vectors["sky"] = [0, -1]
+    results = evaluate_tasks(lambda texts: np.array([vectors[text] for text in texts], float), [RetrievalTask(task)])
+    assert results[0]["value"] == 50.0, "that of the query is nearer, in the other direction"
+
+
 def test_a_query_shows_its_three_nearest_neighbours_without_itself():
     (result,) = evaluate_tasks(encode, [NeighboursTask(PAIRS, "s4")])
     others = {sentence for pair in PAIRS.pairs for sentence in pair} - {"s4"}

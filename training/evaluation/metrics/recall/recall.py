@@ -6,7 +6,7 @@ import numpy as np
 
 _DESCRIPTION = """
 Recall@k, times 100, of searches for one candidate each. The rank of a candidate is one plus the number of candidates
-that are more similar to the query.
+that are more similar to the query. Equally similar candidates come in random order: the value is the expected one.
 """
 
 _KWARGS_DESCRIPTION = """
@@ -40,7 +40,7 @@ class Recall(evaluate.Metric):
         )
 
     def _compute(self, predictions: list, references: list, ranks: tuple[int, ...] = (1, 5, 10)) -> dict[str, float]:
-        similarities = np.array(predictions)
+        similarities = np.round(np.array(predictions), 12)  # equal cosines may differ by rounding
         wanted = np.take_along_axis(similarities, np.array(references)[:, None], axis=1)
-        rank = (similarities > wanted).sum(1) + 1
-        return {f"recall@{k}": 100 * float((rank <= k).mean()) for k in ranks}
+        higher, equal = (similarities > wanted).sum(1), (similarities == wanted).sum(1)
+        return {f"recall@{k}": 100 * float(np.clip((k - higher) / equal, 0, 1).mean()) for k in ranks}
