@@ -20,6 +20,8 @@ def main(base: str, file: str, output: str, method: str = "simcse") -> None:
     torch.manual_seed(1)
     model, collator = csezoo.for_training(method, base, max_length=32)
     rows = [{"text": line} for line in Path(file).read_text(encoding="utf-8").splitlines() if line.strip()]
+    if len(rows) < 64:
+        sys.exit(f"{file} has {len(rows)} sentences; a batch needs 64")
     batches = DataLoader(rows, batch_size=64, shuffle=True, drop_last=True, collate_fn=collator)
     model.begin("contrastive")  # freezes what the method does not train
     optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=3e-5)

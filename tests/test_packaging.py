@@ -44,6 +44,9 @@ def test_wheel_and_source_distribution_have_the_package_and_its_version(tmp_path
     for origin, target in ((clone, tmp_path / "of-clone"), (source, tmp_path / "of-sdist")):
         with zipfile.ZipFile(build(origin, "wheel", tmp_path)) as wheel:
             wheel.extractall(target)  # noqa: S202 (made here)
+        of_package = [name for name in listed.stdout.splitlines() if name.startswith(("modeling/", "training/"))]
+        needed = [name for name in of_package if "/method_template/" not in name and (ROOT / name).is_file()]
+        assert [name for name in needed if not (target / "csezoo" / name).is_file()] == []
         # Also in the directory of the clone, where `csezoo` has no `modeling`.
         for directory in (tmp_path, ROOT):
             shown = subprocess.run(

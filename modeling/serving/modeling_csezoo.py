@@ -20,7 +20,7 @@ from transformers.models.auto.modeling_auto import MODEL_MAPPING
 from transformers.utils import cached_file, logging
 
 from .configuration_csezoo import PLAIN, CsezooConfig
-from .encoding_csezoo import EncodesTexts
+from .encoding_csezoo import SIMILARITIES, EncodesTexts
 from .fingerprint_csezoo import FINGERPRINT_NAME, new_fingerprint, verify_fingerprint
 from .pooling_csezoo import (
     LAYERS,
@@ -43,6 +43,8 @@ CODE = ("configuration", "modeling", "encoding", "fingerprint", "pooling", "quan
 # What a module of sentence-transformers does if its configuration does not say otherwise.
 WORDS = "sentence_embedding"
 NEUTRAL = {"use_residual": False, "include_prompt": True, "module_input_name": WORDS, "module_output_name": WORDS}
+# What it is told of the model as a whole.
+FOLLOWED = ("truncate_dim", "prompts", "default_prompt_name", "similarity_fn_name")
 PUT_BACK = "put back the file that was changed"
 Loaded = TypeVar("Loaded", bound="CsezooModel")
 
@@ -118,6 +120,18 @@ class CsezooModel(EncodesTexts):
         prompts = {"prompts": self.named_prompts} if self.named_prompts else {}
         cut = {key: value for key, value in self.config.csezoo.items() if key == "truncate_dim"}
         return {**self.settings, **told, **prompts, **cut}
+
+    def _follow(self, settings: dict[str, Any]) -> None:
+        """Take over what a `SentenceTransformer` was saved with."""
+        prompts, default = settings.get("prompts") or {}, settings.get("default_prompt_name")
+        similarity = settings.get("similarity_fn_name") or "cosine"
+        if similarity not in SIMILARITIES or not all(isinstance(text, str) for text in prompts.values()):
+            return  # it is refused
+        self.named_prompts = {} if prompts == self.settings["prompts"] else prompts
+        self.default_prompt_name, self.similarity_fn_name = default, similarity
+        told = {"prompts": self.named_prompts or None, "default_prompt_name": default, "similarity": similarity}
+        csezoo = {**self.config.csezoo, **told, "truncate_dim": settings.get("truncate_dim")}
+        self.config.csezoo = {key: value for key, value in csezoo.items() if value is not None}
 
     def map_vectors(
         self, pooled: torch.Tensor, input_ids: torch.Tensor | None, attention_mask: torch.Tensor
@@ -202,8 +216,11 @@ class CsezooModel(EncodesTexts):
                 f"{repository}: config.json has {' - '.join(names) or 'nothing'} after the encoder, "
                 f"modules.json has {' - '.join(kinds[1:]) or 'nothing'} after {(kinds or ['nothing'])[0]}; {PUT_BACK}"
             )
-        settings, expected = self._json_file(SETTINGS_NAME), self._settings()
-        for key in ("truncate_dim", "prompts", "default_prompt_name", "similarity_fn_name"):
+        settings = self._json_file(SETTINGS_NAME)
+        if self.config.is_plain and not self.repository_file(FINGERPRINT_NAME):  # sentence-transformers has saved it
+            self._follow(settings)
+        expected = self._settings()
+        for key in FOLLOWED:
             check_equal(f"{repository}: {SETTINGS_NAME}", key, settings.get(key), expected.get(key))
         layers = iter(self.layers)
         for module, (name, content) in zip(listed[1:], described, strict=True):
@@ -308,6 +325,7 @@ class CsezooModel(EncodesTexts):
             own = {name.removeprefix("backbone."): state[name] for name in state if name.startswith("backbone.")}
             self.backbone.save_pretrained(save_directory, is_main_process, own, **kwargs)
         else:
+            self.config.backbone_config.vocab_size = self.get_input_embeddings().num_embeddings  # it may be resized
             super().save_pretrained(save_directory, is_main_process, state, **kwargs)
         if is_main_process:
             self._complete(Path(save_directory), state, renew=state_dict is None)
@@ -355,7 +373,14 @@ class CsezooModel(EncodesTexts):
         longest = self.tokenizer.model_max_length if self.tokenizer else self.config.max_position_embeddings
         _write_json(directory / "modules.json", modules)
         _write_json(directory / "sentence_bert_config.json", {"max_seq_length": longest, **self.encoder_settings})
-        _write_json(directory / SETTINGS_NAME, self._settings())
+        settings, file = self._settings(), directory / SETTINGS_NAME
+        found = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+        if lost := [key for key in FOLLOWED if found.get(key, settings.get(key)) != settings.get(key)]:
+            logger.warning(
+                f"{file}: {', '.join(lost)} are those of the model again; to change them, load the repository with "
+                "SentenceTransformer without trust_remote_code, and save that"
+            )
+        _write_json(file, settings)
 
 
 def is_inside(path: Any) -> bool:

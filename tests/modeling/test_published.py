@@ -284,6 +284,39 @@ def test_sentence_transformers_without_trust_saves_the_vectors_but_not_the_code(
     assert files_of(tmp_path / "again") == files_of(published)
 
 
+def test_settings_that_sentence_transformers_without_trust_has_saved_are_followed(published, tmp_path):
+    model = SentenceTransformer(str(published), device="cpu")
+    model.prompts, model.default_prompt_name = {"query": "the cat: ", "document": ""}, "query"
+    model.similarity_fn_name, model.truncate_dim = "dot", 5
+    model.save(str(tmp_path))
+    again = load_published(tmp_path)
+    close(again.encode(TEXTS), served(tmp_path, trust=False))
+    close(again.encode(TEXTS, prompt_name="document"), model.encode(TEXTS, prompt_name="document"))
+    assert (again.similarity_fn_name, again.embedding_size) == ("dot", 5)
+    again.save_pretrained(tmp_path / "again")
+    close(served(tmp_path / "again", trust=True), model.encode(TEXTS))
+    settings = tmp_path / "config_sentence_transformers.json"
+    settings.write_text(settings.read_text().replace('"dot"', '"other"'))
+    with pytest.raises(ValueError, match="config.json has .*; put back the file"):
+        load_published(tmp_path)
+
+
+def test_settings_that_sentence_transformers_with_trust_cannot_save_are_named(published, tmp_path, warned):
+    model = SentenceTransformer(str(published), trust_remote_code=True, device="cpu")
+    model.similarity_fn_name, model.truncate_dim = "dot", 5
+    model.save(str(tmp_path))
+    assert sum("truncate_dim, similarity_fn_name are those of the model again" in line for line in warned()) == 1
+    close(served(tmp_path, trust=True), served(published, trust=True))
+
+
+def test_a_model_with_more_word_vectors_is_saved(repository, tmp_path):
+    model = load_published(repository)
+    expected = model.encode(TEXTS)
+    model.resize_token_embeddings(model.get_input_embeddings().num_embeddings + 3)
+    model.save_pretrained(tmp_path)
+    close(load_published(tmp_path).encode(TEXTS), expected)
+
+
 def test_the_encoder_s_own_class_saves_the_encoder_and_the_zoo_s_class_says_what_is_lost(published, tmp_path):
     AutoModel.from_pretrained(published).save_pretrained(tmp_path)
     assert files_of(tmp_path) == {"config.json", "model.safetensors"}
