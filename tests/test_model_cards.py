@@ -12,9 +12,10 @@ from huggingface_hub import ModelCard
 from huggingface_hub.repocard_data import eval_results_to_model_index, model_index_to_eval_results
 
 from csezoo.modeling import METHODS
+from csezoo.training.cards.card_tables import command
 from csezoo.training.cards.entries import entries
 from csezoo.training.cards.index import write_cards
-from csezoo.training.cards.method_texts import NLI, all_ideas, ideas, text_names
+from csezoo.training.cards.method_texts import NLI, all_ideas, ideas, limits, text_names
 from csezoo.training.cards.model_card import UNTRAINED, model_card, recipe_card
 from csezoo.training.cards.published import published
 from csezoo.training.cli.parser import main
@@ -358,3 +359,16 @@ def test_the_base_of_a_released_checkpoint_is_an_encoder_and_not_itself():
     for name, checkpoint in released().items():
         card = ModelCard.load(CARDS / name.replace("/", "--") / "README.md")
         assert card.data.base_model == checkpoint.base_model != name
+
+
+def test_the_command_names_a_file_of_a_data_set_by_its_path_and_one_of_this_machine_by_its_name():
+    keys = {"dataset": "owner/nli", "dataset_file": "pair/train-*.parquet", "dev_file": "/home/me/dev.csv"}
+    shown = command(load_recipe("simcse-bert-base-uncased", keys), [])
+    assert "--dataset_file 'pair/train-*.parquet'" in shown and "--dev_file dev.csv" in shown
+
+
+@pytest.mark.parametrize(("language", "said"), [("en", True), ("de", False)])
+def test_a_multilingual_model_is_said_to_know_only_english_if_it_was_trained_on_it(language, said):
+    for name in ("simcse-mbert", "simcse-xlm-roberta-base"):
+        lines = limits(load_recipe(name, {"language": language}))
+        assert any("on English sentences only" in line for line in lines) is said

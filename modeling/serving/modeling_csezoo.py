@@ -125,7 +125,8 @@ class CsezooModel(EncodesTexts):
         """Take over what a `SentenceTransformer` was saved with."""
         prompts, default = settings.get("prompts") or {}, settings.get("default_prompt_name")
         similarity = settings.get("similarity_fn_name") or "cosine"
-        if similarity not in SIMILARITIES or not all(isinstance(text, str) for text in prompts.values()):
+        texts = prompts.values() if isinstance(prompts, dict) else [None]
+        if similarity not in list(SIMILARITIES) or not all(isinstance(text, str) for text in texts):
             return  # it is refused
         self.named_prompts = {} if prompts == self.settings["prompts"] else prompts
         self.default_prompt_name, self.similarity_fn_name = default, similarity

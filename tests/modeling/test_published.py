@@ -29,6 +29,7 @@ from csezoo.modeling import (
 from csezoo.modeling.contrastive.published import TEMPLATE_MASK, load_published
 from csezoo.modeling.serving.configuration_csezoo import CsezooConfig
 from csezoo.modeling.serving.own_form_csezoo import CsezooOwnFormModel
+from csezoo.training.files import read_json, write_json
 from csezoo.training.publishing.fingerprints import verify_repository
 from csezoo.training.publishing.staging import verify_files
 from tests.clean_interpreter import run_without_csezoo
@@ -296,9 +297,11 @@ def test_settings_that_sentence_transformers_without_trust_has_saved_are_followe
     again.save_pretrained(tmp_path / "again")
     close(served(tmp_path / "again", trust=True), model.encode(TEXTS))
     settings = tmp_path / "config_sentence_transformers.json"
-    settings.write_text(settings.read_text().replace('"dot"', '"other"'))
-    with pytest.raises(ValueError, match="config.json has .*; put back the file"):
-        load_published(tmp_path)
+    saved = read_json(settings)
+    for key, value in (("similarity_fn_name", "other"), ("similarity_fn_name", ["dot"]), ("prompts", ["a"])):
+        write_json(settings, {**saved, key: value})
+        with pytest.raises(ValueError, match="config.json has .*; put back the file"):
+            load_published(tmp_path)
 
 
 def test_settings_that_sentence_transformers_with_trust_cannot_save_are_named(published, tmp_path, warned):

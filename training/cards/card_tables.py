@@ -213,7 +213,8 @@ def command(recipe: Recipe, runs: Sequence[dict]) -> str:
 
 
 def _option(key: str, value: object) -> str:
-    if isinstance(value, str) and (key.endswith("_file") or key == "eval_data" or not is_hub_id(value)):
+    file = key.endswith("_file") and not key.endswith("dataset_file")  # that is a path in a data set of the Hub
+    if isinstance(value, str) and (file or key == "eval_data" or not is_hub_id(value)):
         value = file_name(value)
     values = value if isinstance(value, list) else [value]
     if key == "teachers" and value:

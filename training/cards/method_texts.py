@@ -154,7 +154,8 @@ def limits(recipe: Recipe) -> list[str]:
             lines.append(DATA_LIMITS[dataset])
     if recipe.base_model and recipe.base_model.endswith("uncased"):
         lines.append(UNCASED)
-    if recipe.base_model and "multilingual" in recipe.base_model:
+    languages = recipe.base_model and any(word in recipe.base_model for word in ("multilingual", "xlm-roberta"))
+    if languages and recipe.language == "en":
         lines.append(
             "The model was trained on English sentences only. The effect on other languages was not measured."
         )

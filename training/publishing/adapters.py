@@ -125,8 +125,9 @@ def adapter_of_run(run: str, directory: Path, base: str | None = None) -> None:
         raise UserError(f"base_model: {base} is a directory; give --base with the Hub id of that encoder")
     weights = base_weights(trained_on, recipe.base_revision)
     best: Any = load_checkpoint(str(Path(run, "best")))
-    encoders = served(trained_on, recipe).backbone, best.backbone
-    save_adapter(directory, *encoders, base, recipe.base_revision)
+    base_model = served(trained_on, recipe)
+    refuse_other_settings(base_model, best, recipe)
+    save_adapter(directory, base_model.backbone, best.backbone, base, recipe.base_revision)
     fingerprint = read_fingerprint(Path(run, "best"), run)
     recipe.base_model = base
     # What a reader and `csezoo merge` need beside the files of PEFT.
@@ -135,6 +136,20 @@ def adapter_of_run(run: str, directory: Path, base: str | None = None) -> None:
     write_fingerprint(directory, {**vectors, "base": trained_with})
     dump_recipe(recipe, directory / "recipe.yaml")
     write_json(directory / "results.json", read_json(Path(run, "results.json")))
+
+
+def refuse_other_settings(base_model: Any, best: Any, recipe: Recipe) -> None:
+    """Refuse a run that serves its encoder otherwise than its base model does: an adapter has the weights alone."""
+    settings = ("named_prompts", "default_prompt_name", "similarity_fn_name", "embedding_size")
+    if changed := [name for name in settings if getattr(base_model, name) != getattr(best, name)]:
+        raise UserError(f"{changed[0]}: an adapter has that of its base model, not that of the run; publish the model")
+    name, revision = str(recipe.base_model), recipe.base_revision
+    bare = served_encoder(name, revision) is None and load_as_served(name, revision, None) is None
+    if bare and best.pooling != "mean":
+        raise UserError(
+            f"pooling: with an adapter, sentence-transformers reads {name} by mean pooling, and the run has "
+            f"{best.pooling}; publish the model"
+        )
 
 
 def stage_adapter(run: str, to: str, staged: Path, base: str | None = None) -> None:

@@ -14,7 +14,7 @@ from transformers import AutoModel, AutoTokenizer
 from csezoo.training.cli.parser import main
 from csezoo.training.errors import UserError
 from csezoo.training.files import read_json
-from csezoo.training.publishing.adapters import NEEDED, merge_adapter, save_adapter, stage_adapter
+from csezoo.training.publishing.adapters import NEEDED, adapter_of_run, merge_adapter, save_adapter, stage_adapter
 from csezoo.training.publishing.fingerprints import verify_repository
 from tests.conftest import SENTENCES, sentence_transformer
 from tests.interpreters import run_python
@@ -82,6 +82,34 @@ def test_the_adapter_of_a_run_and_its_base_are_the_model_of_the_run(place, train
     merge_adapter(str(tmp_path / "adapter"), str(tmp_path / "merged"))
     close(vectors(tmp_path / "merged"), expected)
     verify_repository(str(tmp_path / "merged"))
+
+
+@pytest.mark.parametrize(
+    ("keys", "name"),
+    [
+        ({"named_prompts": {"query": "the "}, "default_prompt_name": "query"}, "named_prompts"),
+        ({"similarity": "dot"}, "similarity_fn_name"),
+        ({"truncate_dim": 8}, "embedding_size"),
+    ],
+)
+def test_a_run_with_other_settings_than_its_base_model_has_no_adapter(
+    place, train_file, dev_file, tmp_path, keys, name
+):
+    run = trained(place, train_file, dev_file, tmp_path / "run", **LORA["simcse"], **keys)
+    with pytest.raises(UserError, match=f"{name}: an adapter has that of its base model, not that of the run"):
+        adapter_of_run(str(run), tmp_path / "adapter", BASE)
+
+
+def test_on_a_bare_encoder_an_adapter_needs_mean_pooling(bases, train_file, dev_file, tmp_path):
+    for pooling in ("cls", "mean"):
+        keys = {"pooling": pooling, "projection": "none", "select_by": "last", **LORA["simcse"]}
+        train(values(bases["bert"], train_file, dev_file, tmp_path / pooling, max_steps=1, learning_rate=0.05, **keys))
+    with pytest.raises(UserError, match="reads .* by mean pooling, and the run has cls; publish the model"):
+        adapter_of_run(str(tmp_path / "cls"), tmp_path / "of-cls", "zoo/base")
+    adapter_of_run(str(tmp_path / "mean"), tmp_path / "of-mean", "zoo/base")
+    model = SentenceTransformer(str(bases["bert"]), device="cpu")
+    model.load_adapter(str(tmp_path / "of-mean"))
+    close(model.encode(SENTENCES[:8]), vectors(tmp_path / "mean" / "best"))
 
 
 def test_its_files_are_in_pefts_format_and_small(adapter):
