@@ -41,7 +41,7 @@ def read_rows(path: str) -> list[Row]:
         if wrong := [task for task in cells if not isinstance(task, str)]:
             raise TypeError(f"the task {wrong[0]!r} is not text")
         return [(name, cells), *_published_rows(name, report)]
-    except (UserError, KeyError, TypeError, AttributeError) as error:
+    except (UserError, KeyError, TypeError, ValueError, AttributeError) as error:
         raise UserError(f"{path} is not a results file ({one_line(error)})") from error
 
 

@@ -19,8 +19,8 @@ from ..files import flush, long_cells, report_full_disk
 
 # A line of WordNet: offset, file, kind, the number of words as two hexadecimal digits, words with their ids.
 WORDNET = re.compile(r"\d{8} \d\d [nvasr] ([\da-f]{2}) (.*)")
-# After a mark that ends a sentence (and quotes or brackets), before something that can begin one.
-SENTENCE_END = re.compile(r"""(?<=[.!?])(["'”’)\]]*)\s+(?=["'“‘(\[]*[A-Z0-9])""")
+# After a mark that ends a sentence (and quotes or brackets), before the letter or digit that may begin one.
+SENTENCE_END = re.compile(r"""(?<=[.!?])["'“”’»)\]]*\s+(?=["'“‘«„(\[]*(\w))""")
 
 
 def neighbours(lines: Iterable[str], *, split: bool = True) -> Iterator[tuple[str, str]]:
@@ -55,8 +55,8 @@ def _texts(lines: Iterable[str]) -> Iterator[list[str]]:
 
 
 def _sentences(text: str) -> list[str]:
-    pieces = SENTENCE_END.split(text)  # sentence, closing quotes, sentence, ...
-    return ["".join(pieces[start : start + 2]) for start in range(0, len(pieces), 2)]
+    ends = [end.end() for end in SENTENCE_END.finditer(text) if end[1].isupper() or end[1].isdigit()]
+    return [text[start:end].rstrip() for start, end in zip([0, *ends], [*ends, None], strict=True)]
 
 
 def read_thesaurus(path: Path) -> dict[str, list[str]]:

@@ -211,7 +211,7 @@ def _lost(trial: FrozenTrial) -> bool:
 
 
 def _report(trial: Trial, run: Run) -> None:
-    """Report the dev scores of a run that trains.
+    """Report the dev scores of a run that trains. That of its base model, before the first update, does not count.
 
     Raises:
         optuna.TrialPruned: they are too low.
@@ -221,7 +221,7 @@ def _report(trial: Trial, run: Run) -> None:
         return
     known = trial.study.get_trials(deepcopy=False)[trial.number].intermediate_values
     for line in metrics.read_text(encoding="utf-8").splitlines(keepends=True):
-        if not line.endswith("\n") or "dev" not in (point := json.loads(line)) or point["step"] in known:
+        if not line.endswith("\n") or "dev" not in (point := json.loads(line)) or point["step"] in (0, *known):
             continue
         trial.report(point["dev"], point["step"])
         if trial.should_prune():

@@ -45,6 +45,7 @@ def write_report(search: Search, run: Run) -> tuple[Path, str]:
     study = search.study()
     trial = best(study)
     table = study.trials_dataframe(attrs=("number", "value", "state", "params", "datetime_start", "duration"))
+    table.loc[table["state"] != "COMPLETE", "value"] = None  # of a pruned one, its last dev score
     table.to_csv(search.out / "trials.csv", index=False)
     results = read_json(run.directory / "results.json")
     content = {
@@ -57,7 +58,8 @@ def write_report(search: Search, run: Run) -> tuple[Path, str]:
         "results": {key: results[key] for key in ("seed", "seeds", "summary", "results") if key in results},
     }
     write_json(search.out / "search.json", content)
-    shown = table.sort_values("value", ascending=False).drop(columns=["datetime_start", "duration", "state"]).head()
+    finished = table[table["state"] == "COMPLETE"].sort_values("value", ascending=False)
+    shown = finished.drop(columns=["datetime_start", "duration", "state"]).head()
     scores = [[row["task"], f"{row['mean']:.2f} ± {row['sd']:.2f}"] for row in results.get("summary", [])]
     scores = scores or [[row["task"], f"{row['value']:.2f}"] for row in results["results"]]
     winner = f"winner, trial {trial.number}, on fresh seeds:"

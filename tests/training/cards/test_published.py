@@ -176,6 +176,11 @@ def test_a_card_warns_that_raw_text_is_not_the_paper_s_tokens(dataset, raw):
     assert ("as raw text" in table) is raw
 
 
+def test_a_score_that_is_no_number_is_refused(results_file):
+    with pytest.raises(UserError, match="is not a results file"):
+        results_file(summary=[{"task": "STS12", "mean": "70", "sd": 0.5, "n": 2}])
+
+
 def test_a_task_that_is_not_text_is_refused(results_file):
     with pytest.raises(UserError, match="is not a results file .the task None is not text"):
         results_file(summary=[{"task": None, "mean": 70.0, "sd": 0.5, "n": 2}])

@@ -41,6 +41,8 @@ def test_no_pair_crosses_a_blank_line():
     expected = [pair for text in texts for pair in zip(text, text[1:], strict=False)]
     assert list(neighbours(lines)) == expected
     assert list(neighbours(["a b. C", "d", "", "e"], split=False)) == [("a b. C", "d")]
+    for text in ("Er schläft. Über Nacht.", "Он спит. Она читает.", "Vrai ? «Oui.»", "Er sagt: „Ja.“ „Nein.“"):
+        assert len(list(neighbours([text]))) == 1, text
 
 
 def test_the_command_writes_neighbours_and_never_over_a_file(tmp_path, capsys):

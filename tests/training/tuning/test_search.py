@@ -223,7 +223,8 @@ def test_a_trial_of_a_process_that_lives_is_left_to_it(keys, tmp_path):
 
 
 def test_a_trial_whose_dev_curve_is_below_the_median_is_pruned(keys, tmp_path):
-    search = search_in(tmp_path, keys, space={"learning_rate": FloatDistribution(0, 1)}, trials=6)
+    """The first score, before any update, is that of the base model."""
+    search = search_in(tmp_path, keys, space={"learning_rate": FloatDistribution(0, 1)}, trials=7)
 
     def curve(scores):
         def train(run, launcher=(), watch=None):
@@ -243,10 +244,11 @@ def test_a_trial_whose_dev_curve_is_below_the_median_is_pruned(keys, tmp_path):
 
     for last in (60, 61, 62, 63):
         make_trial(search, train=curve([50, last]))
-    make_trial(search, train=curve([50, 61]))
+    make_trial(search, train=curve([99, 61]))
+    make_trial(search, train=curve([10, 64]))
     make_trial(replace(search, prune=False), train=curve([50, 55]))
     states = [trial.state for trial in search.study().trials]
-    assert states == [TrialState.COMPLETE] * 4 + [TrialState.PRUNED, TrialState.COMPLETE]
+    assert states == [TrialState.COMPLETE] * 4 + [TrialState.PRUNED, TrialState.COMPLETE, TrialState.COMPLETE]
 
 
 @pytest.mark.slow
