@@ -15,6 +15,7 @@ from tqdm import tqdm
 from transformers import PreTrainedTokenizerBase
 from transformers.utils import logging
 
+from csezoo.modeling.serving.modeling_csezoo import SETTINGS_NAME
 from csezoo.modeling.serving.pooling_csezoo import size_after
 
 from ..errors import UserError, one_line, refuse_missing
@@ -109,6 +110,7 @@ def export(
                 shutil.copy(path, partial / name)
         if truncate_dim is not None:
             encoder.config.csezoo["truncate_dim"] = truncate_dim
+            (partial / SETTINGS_NAME).unlink(missing_ok=True)  # they are the model's own from here on
             encoder.save_pretrained(partial)
             (partial / "results.json").unlink(missing_ok=True)  # of the complete vectors, as the scores on the card
         bar.update()

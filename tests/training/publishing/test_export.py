@@ -1,5 +1,6 @@
 """An export is the repository with other formats beside the model, which return the same vectors."""
 
+import logging
 import re
 import shutil
 from pathlib import Path
@@ -119,6 +120,15 @@ def test_a_cut_export_has_the_first_dimensions_by_every_door(tmp_path, capsys):
     for size in (0, 8):
         with pytest.raises(UserError, match=f"truncate_dim: {size} must be at least 1 and below 8"):
             export(str(source), str(tmp_path / "other"), truncate_dim=size)
+
+
+def test_a_cut_export_can_be_cut_further_without_a_warning(tmp_path, caplog, monkeypatch):
+    monkeypatch.setattr(logging.getLogger("transformers"), "propagate", True)
+    source = tiny_repository(tmp_path / "source", **CUT)
+    export(str(source), str(tmp_path / "five"), truncate_dim=5)
+    export(str(tmp_path / "five"), str(tmp_path / "three"), truncate_dim=3)
+    assert load_published(tmp_path / "three").embedding_size == 3
+    assert "are those of the model again" not in caplog.text
 
 
 def test_the_scores_of_the_complete_vectors_are_not_those_of_a_cut_export(tmp_path):
