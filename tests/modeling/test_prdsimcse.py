@@ -68,6 +68,25 @@ def test_only_the_sentence_is_truncated_unless_prefixes_count(kind):
     assert len(views(tokenizer, length=6, prefix_within_max_length=True)["2"][0]) == 6
 
 
+def test_the_prompt_of_a_base_is_before_the_prefix_and_not_counted_by_it(kind):
+    tokenizer, sentence = tiny_tokenizer(kind), "the cat sees the dog ."  # 6 words; 8 with the prompt
+    made = tokenize({"0": [sentence, LONG]}, tokenizer, 30, PrdSimCSEConfig(), prompt="the river ")
+    prefix = NEGATIVE_PREFIXES["prefix3"]
+
+    def expected(before):
+        return tokenizer(
+            [f"{each}{text}" for each, text in zip(before, (sentence, LONG), strict=True)], add_special_tokens=False
+        ).input_ids
+
+    assert made["0"] == expected(["the river "] * 2)
+    assert made["1"] == expected(["the river ", "the river um "])
+    assert made["2"] == expected([f"the river {prefix} "] * 2)
+    cut = tokenize({"0": [LONG]}, tokenizer, 6, PrdSimCSEConfig(), prompt="the river ")
+    assert cut["2"][0] == made["2"][1][: len(cut["2"][0])]
+    um = len(tokenizer.tokenize(" um"))
+    assert len(cut["0"][0]) == 6 and len(cut["1"][0]) == 6 + um, "the length counts the prompt, not the prefix"
+
+
 def test_longest_prefix_is_an_upper_bound(kind):
     tokenizer = tiny_tokenizer(kind)
     for changes in ({}, {"negative_prefix": "none"}, {"positive_prefix": "one-[MASK]", "negative_separator": ": "}):

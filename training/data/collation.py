@@ -53,19 +53,26 @@ def tokenize(
         # The tokenizer's own call would also make lists of everything else in an encoding, and take 1.5 times as long.
         return [row.ids for row in backend.encode_batch_fast(texts, add_special_tokens=False)]
 
-    columns = {column: [prompt + text for text in texts] for column, texts in batch.items() if column.isdigit()}
+    columns = {column: texts for column, texts in batch.items() if column.isdigit()}
     if config is None or not (prefixes := config.text_prefixes(columns["0"], tokenizer)):
-        return {column: ids(texts) for column, texts in columns.items()}
+        return {column: ids([prompt + text for text in texts]) for column, texts in columns.items()}
     if len(columns) > 1:
         raise UserError(f"text_columns: {config.model_type} makes views from one column, got {len(columns)}; name one")
-    views = {}
+    views, of_prompt = {}, len(ids([prompt.rstrip()], cut=False)[0])
     for view, prefixed in enumerate(prefixes):
         texts = ["" if prefix is None else text for prefix, text in zip(prefixed, columns["0"], strict=True)]
-        before = [prefix or "" for prefix in prefixed]
+        before = [prompt + prefix if prefix else "" for prefix in prefixed]
         # The space after a prefix belongs to the sentence: byte-level vocabularies make it part of the first word.
-        spaced = [prefix[len(prefix.rstrip()) :] + text for prefix, text in zip(before, texts, strict=True)]
-        heads = ids([prefix.rstrip() for prefix in before], cut=False)
-        views[str(view)] = [head + tail for head, tail in zip(heads, ids(spaced), strict=True)]
+        spaced = [
+            head[len(head.rstrip()) :] + text if head else prompt + text
+            for head, text in zip(before, texts, strict=True)
+        ]
+        heads = ids([head.rstrip() for head in before], cut=False)
+        tails = ids(spaced)
+        views[str(view)] = [
+            head + tail[: max(0, length - of_prompt) if head else length]
+            for head, tail in zip(heads, tails, strict=True)
+        ]
         if config.prefixes_count_as_text:
             views[str(view)] = [row[:length] for row in views[str(view)]]
     return views
