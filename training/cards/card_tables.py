@@ -119,7 +119,9 @@ def _cited(row: PublishedRow) -> str:
 def settings_table(recipe: Recipe) -> str:
     """Return the table of settings: data, optimisation, the method's keys, and the stage on labelled pairs."""
     rows: dict[str, object] = {
-        "data": _source(recipe, recipe.train_file, recipe.dataset_file or recipe.dataset, recipe.text_columns),
+        "data": _source(
+            recipe, recipe.train_file, name_of_data(recipe.dataset_file, recipe.dataset), recipe.text_columns
+        ),
         "length": f"{recipe.max_length} word pieces" if recipe.tells_length else "that of the base model",
         **(_training(recipe) if trained(recipe) or recipe.whitening_updates else {}),
         **_fitted(recipe),
@@ -162,7 +164,11 @@ def _training(recipe: Recipe) -> dict[str, object]:
 
 def _labelled(recipe: Recipe) -> dict[str, str]:
     """Return the settings of the labelled data."""
-    cells = {"labelled data": plain(_source(recipe, recipe.nli_file, recipe.nli_dataset_file or recipe.nli_dataset))}
+    cells = {
+        "labelled data": plain(
+            _source(recipe, recipe.nli_file, name_of_data(recipe.nli_dataset_file, recipe.nli_dataset))
+        )
+    }
     if recipe.nli_steps or recipe.nli_epochs:
         rate = recipe.learning_rate if recipe.nli_learning_rate is None else recipe.nli_learning_rate
         cells["nli_learning_rate"] = f"{rate:g}"
@@ -178,6 +184,11 @@ def _source(recipe: Recipe, file: str | None, dataset: str | None, columns: list
     if dataset:
         return dataset if is_hub_id(dataset) else file_name(dataset)
     return f"a file with the columns {', '.join(columns)}" if columns else "none"
+
+
+def name_of_data(file: str | None, dataset: str | None) -> str | None:
+    """Return what names the data of a data set best. A pattern such as `train-*.parquet` says nothing."""
+    return file if file and "*" not in file else dataset
 
 
 def command(recipe: Recipe, runs: Sequence[dict]) -> str:

@@ -16,6 +16,7 @@ from ..files import read_json
 from ..pictures.captions import PICTURES
 from ..recipes import Recipe, file_name, load_recipe, recipe_names
 from ..recipes.released import kinds, released
+from .card_tables import name_of_data
 from .listing import ADAPTER, LOADABLE, MEASURED, PUBLISHED, RECIPE_ONLY, STATUSES, STS_AVERAGE, Model
 from .method_texts import text_names, trained
 from .model_card import model_card, recipe_card
@@ -138,9 +139,9 @@ def _recipe_only(name: str, changed: list[Model]) -> Entry:
 
 
 def _described(recipe: Recipe, name: str, status: str, *, trained: bool = False) -> Model:
-    used = [_name_of_data(recipe.train_file, recipe.dataset_file, recipe.dataset)]
+    used = [recipe.train_file or name_of_data(recipe.dataset_file, recipe.dataset)]
     if recipe.reads_labelled_pairs or not any(used):
-        used.append(_name_of_data(recipe.nli_file, recipe.nli_dataset_file, recipe.nli_dataset))
+        used.append(recipe.nli_file or name_of_data(recipe.nli_dataset_file, recipe.nli_dataset))
     return Model(
         name=name,
         card=f"{name}/README.md",
@@ -150,11 +151,6 @@ def _described(recipe: Recipe, name: str, status: str, *, trained: bool = False)
         base_model=file_name(recipe.base_model) if recipe.base_model else "",
         data=" + ".join(dict.fromkeys(file_name(name) for name in used if name)),
     )
-
-
-def _name_of_data(file: str | None, of_dataset: str | None, dataset: str | None) -> str | None:
-    """Return what names the data best. A pattern such as `train-*.parquet` says nothing."""
-    return file or (of_dataset if of_dataset and "*" not in of_dataset else dataset)
 
 
 def _shape(recipe: Recipe) -> Shape:

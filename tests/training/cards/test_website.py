@@ -129,14 +129,15 @@ def test_links_of_the_documentation_lead_to_pages_of_the_website(tmp_path):
 
 
 def test_a_link_of_a_card_leads_to_the_page_of_another_card_or_is_text(body, tmp_path):
-    for name in ("first", "second"):
+    for name in ("first", "second", "a run"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "README.md").touch()
     card = ModelCard(
-        "---\nlicense: mit\n---\n\n[second](../second/README.md) [lost](../third/README.md) [out](../..)\n"
+        "---\nlicense: mit\n---\n\n[second](../second/README.md) [run](../a%20run/README.md)"
+        " [lost](../third/README.md) [out](../..)\n"
     )
     body = body(card, tmp_path / "first" / "README.md", {tmp_path: Path()})
-    assert Page(body).links == ["../second/index.html"]
+    assert Page(body).links == ["../second/index.html", "../a%20run/index.html"]
     assert "lost out" in body
 
 

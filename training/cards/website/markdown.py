@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from html import escape
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 from markdown_it import MarkdownIt
 from markdown_it.renderer import RendererHTML
@@ -57,12 +57,12 @@ def on_website(link: str, file: Path, places: dict[Path, Path]) -> str | None:
     parts = urlsplit(link)
     if parts.scheme or not parts.path:
         return link
-    target = Path(os.path.abspath(file.parent / parts.path))
+    target = Path(os.path.abspath(file.parent / unquote(parts.path)))
     target = target / INDEX if target.is_dir() else target
     page, here = _place(target, places), _place(file, places)
     if not (target.is_file() and page and here):  # such as a directory of data, which has no page
         return None
-    return os.path.relpath(page, here.parent) + (f"#{parts.fragment}" if parts.fragment else "")
+    return quote(os.path.relpath(page, here.parent)) + (f"#{parts.fragment}" if parts.fragment else "")
 
 
 def _place(file: Path, places: dict[Path, Path]) -> Path | None:
