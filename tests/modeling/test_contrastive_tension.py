@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from csezoo.modeling import ContrastiveTensionConfig
 from csezoo.modeling.methods.contrastive_tension.model import other_pairs
 from tests.tiny import batch, training_model
 
@@ -44,6 +45,13 @@ def test_every_batch_has_a_positive_pair_and_no_sentence_twice(sentences):
     others = [*left[positive:].tolist(), *right[positive:].tolist()]
     assert positive == max(1, round(sentences / 15)) and len({*others}) == len(others) <= sentences - positive
     assert sentences - positive - len(others) < 2 and min(others, default=positive) == positive
+
+
+@pytest.mark.parametrize(("kind", "least"), [("others", 3), ("own", 2)])
+def test_a_batch_without_a_negative_pair_is_refused(kind, least):
+    ContrastiveTensionConfig(negative_pairs=kind, batch_size=least)
+    with pytest.raises(ValueError, match=f"batch_size: {least - 1} .* give {least} or more"):
+        ContrastiveTensionConfig(negative_pairs=kind, batch_size=least - 1)
 
 
 def test_the_encoders_start_as_one_and_part():

@@ -42,6 +42,9 @@ class ContrastiveTensionConfig(SentenceEncoderConfig):
             raise ValueError("denoise: contrastive_tension has two encoders with different biases; set denoise: none")
         if self.lora_rank:  # its updates are of the served encoder; the other one would be trained completely
             raise ValueError("lora_rank: contrastive_tension trains two encoders, LoRA only one; set lora_rank: 0")
+        least = 3 if self.negative_pairs == "others" else 2
+        if self.batch_size is not None and self.batch_size < least:
+            raise ValueError(f"batch_size: {self.batch_size} sentences make no negative pair; give {least} or more")
 
     @property
     def encoders_in_training(self) -> tuple[int, int]:
