@@ -1,5 +1,6 @@
 """Every number on the cards comes from a results file or from a table of a paper."""
 
+import ast
 import json
 import re
 import shlex
@@ -161,6 +162,14 @@ def test_a_card_says_how_its_encoder_pools_and_not_how_the_paper_s_does(keys, po
     card = model_card(load_recipe("adapt", {"method": "consert", **keys}), {}, adapter="here").text
     assert ("last two layers" in card) == ("last2_mean" in keys.values())
     assert f"The pooling takes {pooled}" in card if pooled else "The pooling takes" not in card
+
+
+def test_an_adapter_s_commands_work_with_any_name():
+    card = model_card(load_recipe("adapt", {"base_model": "b"}), {}, adapter='it\'s "a" b').text
+    (command,) = re.findall("csezoo merge (.*) --to merged", card)
+    assert shlex.split(command) == ['it\'s "a" b']
+    (text,) = re.findall(r"model.load_adapter\((.*)\)", card)
+    assert ast.literal_eval(text) == 'it\'s "a" b'
 
 
 def test_a_card_cites_the_paper_of_two_methods_once():

@@ -7,6 +7,7 @@ import io
 import re
 import statistics
 from collections.abc import Collection, Iterable, Sequence
+from urllib.parse import quote
 
 CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 NUMBER = re.compile(r"[+-]?(\d+(\.\d+)?( ± \d+(\.\d+)?)?( \(\d+\))?|inf|nan)")
@@ -35,6 +36,17 @@ def plain(text: str) -> str:
         a_b ![]\(https://example.org/x.png)
     """
     return re.sub(r"[\\`<]|(?<=\])\(", r"\\\g<0>", one_line_of(text))
+
+
+def link(text: str, target: str) -> str:
+    r"""Return a link in Markdown.
+
+    Example:
+        >>> print(link("a_b [c", "a b/README.md"))
+        [a\_b \[c](a%20b/README.md)
+    """
+    shown = re.sub(r"[*_&[\]]", r"\\\g<0>", plain(text))
+    return f"[{shown}]({quote(target)})"
 
 
 def code(text: str) -> str:

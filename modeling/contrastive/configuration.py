@@ -265,6 +265,11 @@ class SentenceEncoderConfig(PretrainedConfig):
             raise ValueError("pooling: wk compares layers; the encoder needs at least two")
         if self.denoise != "none" and self.pooling != "prompt":
             raise ValueError(f"denoise: {self.denoise} needs pooling: prompt; set it, or denoise: none")
+        if self.denoise != "none" and not self.backbone_config.to_dict().get("position_biased_input", True):
+            raise ValueError(
+                f"denoise: {self.denoise} gives the template the positions of a longer text, and "
+                f"{self.backbone_config.model_type} counts positions itself; set denoise: none"
+            )
         if self.base_layers and (self.denoise != "none" or self.projection == "mlm_transform"):
             kinds = " - ".join(layer["type"] for layer in self.base_layers)
             raise ValueError(

@@ -3,6 +3,7 @@
 import math
 
 import pytest
+from transformers import DebertaV2Config
 
 from csezoo.modeling import METHODS
 from csezoo.modeling.contrastive.allowed_values import check_value
@@ -64,6 +65,11 @@ CONTRADICTIONS = [
     ("simcse", {"pooling": "wk", "backbone_config": tiny_config("bert", num_hidden_layers=1)}, "wk compares layers"),
     ("simcse", {"projection": "mlm_transform"}, "is used in training and at test; set projection_at_test: true"),
     ("simcse", {"denoise": "train"}, "denoise: train needs pooling: prompt"),
+    (
+        "simcse",
+        {**PROMPT, "denoise": "train", "backbone_config": DebertaV2Config(position_biased_input=False)},
+        "deberta-v2 counts positions itself; set denoise: none",
+    ),
     ("simcse", {"matryoshka_dims": [32]}, "matryoshka_dims: 32 must be at least 1 and at most 31"),
     ("simcse", {"matryoshka_dims": [4, 4]}, "matryoshka_dims: [4, 4] must be different numbers"),
     ("simcse", {"matryoshka_dims": [4], "matryoshka_weights": [1.0, 1.0]}, "one number for each of matryoshka_dims"),

@@ -5,6 +5,7 @@ import pytest
 from csezoo.training.cards.results_files import format_rows
 from csezoo.training.cli.parser import main
 from csezoo.training.files import write_json
+from csezoo.training.tables import link
 
 NUMBERS = {"a": "-0.5", "b": "70.00 ± 0.10", "c": "+inf"}
 
@@ -23,6 +24,7 @@ def test_no_cell_is_a_command_in_latex():
 
 
 def test_no_cell_is_a_link_a_picture_or_html_in_markdown():
+    assert link("a]b (c) *d*", "a b") == r"[a\]b (c) \*d\*](a%20b)"
     row = format_rows([("![x](https://example.org/x.png) <b> `|` \\", {})]).splitlines()[2]
     assert row == r"| ![x]\(https://example.org/x.png) \<b> \`\|\` \\ |"
 

@@ -6,12 +6,11 @@ import shlex
 import statistics
 from collections.abc import Sequence
 from typing import Any
-from urllib.parse import quote
 
 from ..evaluation.report import AVERAGE, average, tests_only
 from ..recipes import FREE_KEYS, QUICKSTARTS, Recipe, changes, file_name, is_hub_id, load_recipe, recipe_names
 from ..recipes.reading import as_word
-from ..tables import code, markdown_table, plain
+from ..tables import code, link, markdown_table, plain
 from .listing import STS_AVERAGE, Model, shown_score
 from .method_texts import trained
 from .published import TRANSFER_AVERAGE, PublishedRow, comparable, published, same_pairs
@@ -89,8 +88,7 @@ def _paper_lines(
 def models_table(models: Sequence[Model]) -> str:
     """Return a table of measured runs with links to their cards, which are beside the card that shows it."""
     rows = [
-        [f"[{plain(run.name)}](../{quote(run.card)})", plain(run.base_model), plain(run.data), shown_score(run)]
-        for run in models
+        [link(run.name, f"../{run.card}"), plain(run.base_model), plain(run.data), shown_score(run)] for run in models
     ]
     return markdown_table(["run", "base model", "data", STS_AVERAGE], *rows)
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from urllib.parse import quote
 
 from ..errors import UserError, one_line
 from ..files import refuse_links_out, refuse_other_file
-from ..tables import csv_table, markdown_table, plain
+from ..tables import csv_table, link, markdown_table, plain
 from .entries import Entry, Score, entries
 from .listing import COLUMNS, FILE, OF_MODEL, OF_SCORE, cells
 from .method_texts import all_ideas
@@ -51,7 +50,7 @@ def write_cards(directory: Path) -> list[Entry]:
     rows = []
     for entry in index:
         name, *others = cells(entry.model).values()
-        rows.append([f"[{plain(name)}]({quote(entry.model.card)})", *map(plain, others)])
+        rows.append([link(name, entry.model.card), *map(plain, others)])
     try:
         (directory / "ideas").mkdir(parents=True, exist_ok=True)
         for picture in all_ideas().values():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -30,9 +31,9 @@ from .listing import MEASURED, RECIPE_ONLY, Model
 from .method_texts import citations, description, ideas, limits, text_names, trained
 
 # The text of all cards: of runs, adapters, recipes, and checkpoints that others released.
-TEMPLATE = jinja2.Environment(trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True).from_string(
-    (Path(__file__).parent / "card.jinja").read_text(encoding="utf-8")
-)
+TEMPLATES = jinja2.Environment(trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True)
+TEMPLATES.filters["quote"] = shlex.quote
+TEMPLATE = TEMPLATES.from_string((Path(__file__).parent / "card.jinja").read_text(encoding="utf-8"))
 UNTRAINED = f"{RECIPE_ONLY}. The command below makes the weights."
 UNPUBLISHED = (
     f"{MEASURED}. The weights are not published. REPOSITORY is `best/` of the run that the command below makes."

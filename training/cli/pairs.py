@@ -78,9 +78,8 @@ def make_neighbours(options: argparse.Namespace) -> None:
     _refuse_target(options)
     pairs = list(neighbours(stream_lines(options.file), split=not options.lines))
     if not pairs:
-        raise UserError(
-            f"{options.file} has no text of two sentences; remove blank lines, which end a text, or give --lines"
-        )
+        other = "" if options.lines else ", or give --lines"
+        raise UserError(f"{options.file} has no text of two sentences; remove blank lines, which end a text{other}")
     _write(options, "next", pairs, lambda done: [pairs[done:]])
 
 

@@ -68,13 +68,13 @@ def tokenize(
             for head, text in zip(before, texts, strict=True)
         ]
         heads = ids([head.rstrip() for head in before], cut=False)
-        tails = ids(spaced)
-        views[str(view)] = [
-            head + tail[: max(0, length - of_prompt) if head else length]
-            for head, tail in zip(heads, tails, strict=True)
-        ]
-        if config.prefixes_count_as_text:
-            views[str(view)] = [row[:length] for row in views[str(view)]]
+        rows = []
+        for head, tail in zip(heads, ids(spaced), strict=True):
+            counted = len(head) if config.prefixes_count_as_text else min(len(head), of_prompt)
+            left = max(0, length - counted)
+            tail = tail[:left] if tokenizer.truncation_side == "right" else tail[max(0, len(tail) - left) :]
+            rows.append((head + tail)[: length if config.prefixes_count_as_text else None])
+        views[str(view)] = rows
     return views
 
 

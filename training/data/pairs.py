@@ -19,6 +19,7 @@ from ..files import flush, long_cells, report_full_disk
 
 # A line of WordNet: offset, file, kind, the number of words as two hexadecimal digits, words with their ids.
 WORDNET = re.compile(r"\d{8} \d\d [nvasr] ([\da-f]{2}) (.*)")
+MARKED = re.compile(r"(\W*)(.*?)(\W*)", re.DOTALL)  # a word and the marks around it
 # After a mark that ends a sentence (and quotes or brackets), before the letter or digit that may begin one.
 SENTENCE_END = re.compile(r"""(?<=[.!?])["'“”’»)\]]*\s+(?=["'“‘«„(\[]*(\w))""")
 
@@ -92,14 +93,17 @@ def with_synonyms(sentence: str, synonyms: dict[str, list[str]], share: float, d
         Wei and Zou 2019 (EDA), which PrdSimCSE and DiffAug compare with.
 
     Example:
-        >>> with_synonyms("A big cat .", {"big": ["large"]}, 0.1, Random(0))
-        'A large cat .'
+        >>> with_synonyms("A cat is 'big'.", {"big": ["large"]}, 0.1, Random(0))
+        "A cat is 'large'."
     """
     words = sentence.split(" ")
-    places = [place for place, word in enumerate(words) if word.lower() in synonyms]
+    # The marks around a word stay, unless the thesaurus has the word with them.
+    parts = [("", word, "") if word.lower() in synonyms else MARKED.fullmatch(word).groups() for word in words]  # type: ignore[union-attr]
+    places = [place for place, (_, word, _) in enumerate(parts) if word.lower() in synonyms]
     for place in draw.sample(places, math.ceil(share * len(places))):
-        other = draw.choice(synonyms[words[place].lower()])
-        words[place] = other.capitalize() if words[place][:1].isupper() else other
+        before, word, after = parts[place]
+        other = draw.choice(synonyms[word.lower()])
+        words[place] = before + (other.capitalize() if word[:1].isupper() else other) + after
     return " ".join(words)
 
 

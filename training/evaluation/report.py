@@ -7,6 +7,7 @@ import statistics
 from ..tables import text_table
 
 AVERAGE = "average of the tests"
+OF_PARTS = ("sts-length", "trec-length", "edits")  # suites in which one task is a part of another
 
 
 def tests_only(results: list[dict]) -> list[dict]:
@@ -31,8 +32,11 @@ def average(results: list[dict]) -> float:
     return statistics.fmean(result["value"] for result in tests_only(results) or results)
 
 
-def format_table(rows: list[tuple[str, list[dict]]]) -> str:
+def format_table(rows: list[tuple[str, list[dict]]], *, averaged: bool = True) -> str:
     """Format the usual table with two decimals: a line per model, a column per task, and the average of several tasks.
+
+    Args:
+        averaged: false for tasks of which one is a part of another.
 
     Example:
         >>> print(format_table([("ours", [{"task": "STS12", "value": 72.366}, {"task": "STS13", "value": 80.0}])]))
@@ -44,7 +48,7 @@ def format_table(rows: list[tuple[str, list[dict]]]) -> str:
     """
     header = ["model", *(result["task"] for result in rows[0][1]), "Avg."]
     lines = [[name, *(f"{r['value']:.2f}" for r in results), f"{average(results):.2f}"] for name, results in rows]
-    if len(header) == 3:  # one task needs no average
+    if len(header) == 3 or not averaged:  # one task needs no average
         header, lines = header[:-1], [line[:-1] for line in lines]
     return text_table([header, *lines])
 
@@ -55,7 +59,7 @@ def format_report(model: str, results: list[dict]) -> str:
     for suite in dict.fromkeys(result["suite"] for result in results):
         rows = [result for result in results if result["suite"] == suite]
         if suite not in ("geometry", "retrieval", "cost"):
-            blocks.append(format_table([(model, rows)]))
+            blocks.append(format_table([(model, rows)], averaged=suite not in OF_PARTS))
             continue
         for result in rows:
             if result["metric"] == "neighbours":

@@ -79,6 +79,10 @@ def export(
     Example:
         `export("runs/quickstart", "quickstart-onnx", onnx=True)`
     """
+    if openvino and not quantize:
+        raise UserError(
+            "openvino: it adds an int8 file; give --quantize int8 too (OpenVINO can read the float32 ONNX file itself)"
+        )
     if not onnx and truncate_dim is None:
         raise UserError(
             "export: a repository is read by every client as it is; give --onnx or --truncate_dim for other formats"
@@ -87,10 +91,6 @@ def export(
         raise UserError("quantize: it quantises the ONNX file; give --onnx too")
     if data and not quantize:
         raise UserError("data: it measures the cost of --quantize; give --quantize int8 too")
-    if openvino and not quantize:
-        raise UserError(
-            "openvino: it adds an int8 file; give --quantize int8 too (OpenVINO can read the float32 ONNX file itself)"
-        )
     target = empty_target(to)
     if onnx:
         refuse_missing("--onnx", "onnx", "onnxscript", "onnxruntime")

@@ -343,6 +343,11 @@ def test_a_synonym_has_the_capital_of_its_word():
     assert with_synonyms("Cats", {"cats": ["felines"]}, 1.0, Random(0)) == "Felines"
 
 
+def test_marks_around_a_word_stay_unless_the_thesaurus_has_them():
+    synonyms = {"cat": ["pet"], "u.s.": ["states"]}
+    assert with_synonyms('A "Cat", u.s. (cat). -', synonyms, 1.0, Random(0)) == 'A "Pet", states (pet). -'
+
+
 def test_synonyms_are_the_same_in_every_call(tmp_path):
     (tmp_path / "text.txt").write_text("\n".join(SENTENCES[:5]) + "\n", encoding="utf-8")
     (tmp_path / "words.txt").write_text("small, little, tiny\nsees, looks at, watches\n", encoding="utf-8")

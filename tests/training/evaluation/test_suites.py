@@ -96,8 +96,9 @@ def with_nan(texts):
         (lambda texts: Letters()(texts)[None], ["shape (1, 10, 5)"]),
         (lambda texts: np.ones((len(texts), 4)), ["one: all similarities are equal", "one vector for every sentence"]),
         (lambda texts: np.zeros((len(texts), 4)), ["one: all similarities are equal"]),
+        (lambda texts: np.outer(np.linspace(0.1, 1.3, len(texts)), [1, 3, 7]), ["one: all similarities are equal"]),
     ],
-    ids=["nan", "infinite", "a row short", "one number each", "another axis", "constant", "zero"],
+    ids=["nan", "infinite", "a row short", "one number each", "another axis", "constant", "zero", "parallel"],
 )
 def test_an_encoder_that_cannot_be_scored_is_a_one_line_error(tasks, encode, parts):
     with np.errstate(all="ignore"), pytest.raises(UserError) as error:
@@ -105,6 +106,20 @@ def test_an_encoder_that_cannot_be_scored_is_a_one_line_error(tasks, encode, par
     for part in parts:
         assert part in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def test_equal_cosines_tie_although_they_are_rounded_differently():
+    """The three pairs of parallel vectors are as similar as each other, whatever their lengths."""
+    lengths = dict(zip("abcdef", [0.1, 0.7, 1.1, 1.3, 3.0, 7.0], strict=True))
+
+    def encode(texts):
+        return np.array([[1, 3, 7] if text in lengths else [3, 1, 0] for text in texts]) * [
+            [lengths.get(text, 1)] for text in texts
+        ]
+
+    task = PairTask("one", [("a", "b"), ("c", "d"), ("e", "f"), ("a", "x")], [3.0, 2.0, 1.0, 0.0], "here")
+    assert len(set(task.similarities(lambda texts: encode(texts).astype(np.float32)))) == 2
+    assert task.results(encode)[0]["value"] == pytest.approx(100 * np.sqrt(0.6))
 
 
 def test_a_suite_is_read_from_a_directory_and_an_unknown_suite_is_refused(tmp_path):

@@ -71,6 +71,13 @@ def test_a_query_shows_its_three_nearest_neighbours_without_itself():
     assert shown.splitlines()[0].strip() == "s4" and expected[0] in shown
 
 
+def test_tasks_that_are_parts_of_another_have_no_average():
+    def shown(suite):
+        return format_report("m", [{"suite": suite, "task": task, "value": 1.0, "metric": "a"} for task in "ab"])
+
+    assert "Avg." in shown("sts") and "Avg." not in shown("sts-length")
+
+
 def test_sentences_that_are_shown_are_short_and_from_the_complete_list():
     pairs = [(f"s{n:02}", "s") for n in range(11)] + [("t" * 60, "s"), ("s", "u" * 61), ("v", "unequal")]
     assert query_sentences(PairTask("toy", pairs, [5.0] * 13 + [4.0], "here")) == ["s00", "s03", "s06", "s09"]

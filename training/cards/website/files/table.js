@@ -15,8 +15,10 @@ if (table) {
   const text = (row, column) => row.cells[names.indexOf(column)].textContent;
 
   const compare = (first, second) => {
-    const numbers = [first, second].map(Number.parseFloat);
-    return numbers.some(Number.isNaN) ? first.localeCompare(second) : numbers[0] - numbers[1];
+    // A name may begin with a number too, such as a date.
+    const numbers = [first, second].map((cell) => (/^-?[\d.]+(\s±.*)?$/.test(cell) ? Number.parseFloat(cell) : NaN));
+    return numbers.some(Number.isNaN)
+      ? first.localeCompare(second, undefined, { numeric: true }) : numbers[0] - numbers[1];
   };
 
   const sort = () => {
