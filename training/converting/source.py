@@ -74,7 +74,12 @@ def find_source(model: str, revision: str | None, *, modules: bool, authors_pick
         weights = encoder / PICKLE
     missing = [name for name in ("config.json", weights.name) if not (encoder / name).is_file()]
     if missing:
-        raise UserError(f"{model} has no {' and no '.join(missing)}; give a directory or Hub id of a checkpoint")
+        way_out = "give a directory or Hub id of a checkpoint"
+        if (encoder / f"{SAFETENSORS}.index.json").is_file():
+            way_out = f"its weights are in several files, join them in one {SAFETENSORS}"
+        elif not modules and (top / "modules.json").is_file():
+            way_out = "it is a directory of sentence-transformers, is it another kind (--as)?"
+        raise UserError(f"{model} has no {' and no '.join(missing)}; {way_out}")
     notes = []
     if revision and revision.startswith("refs/pr/"):
         notes.append(f"{revision} is a pull request: anybody can open one, so the weights may be a third party's")
@@ -98,6 +103,8 @@ def _license(top: Path) -> str | None:
 
 def _modules(top: Path) -> dict[str, Any]:
     """Return folder, pooling and limit of a directory of sentence-transformers."""
+    if not (top / "modules.json").is_file():
+        raise UserError(f"{top} has no modules.json; is it another kind (--as)?")
     modules = read_json(top / "modules.json", list)
     for module in modules:
         keys = [module.get(key) for key in ("type", "path")] if isinstance(module, dict) else [None]

@@ -51,6 +51,8 @@ def sort_tensors(names: Iterable[str], kind: Kind) -> tuple[dict[str, str], dict
             dropped[name] = kind.dropped[head]
         else:
             unknown.append(name)
+    if unknown and all(name.startswith("module.") for name in names):
+        raise UserError("every name begins with `module.`, as DataParallel saves them; remove it from the names")
     if unknown:
         raise UserError(f"no rule of this kind of checkpoint names {listed(unknown)}; is it another kind (--as)?")
     refuse_equal_names(kept)

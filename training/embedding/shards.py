@@ -31,7 +31,8 @@ def shard_names(count: int, file_format: str) -> list[str]:
         >>> shard_names(3, "parquet")
         ['part-00000-of-00003.parquet', 'part-00001-of-00003.parquet', 'part-00002-of-00003.parquet']
     """
-    return [f"part-{number:05d}-of-{count:05d}.{file_format}" for number in range(count)]
+    width = max(5, len(str(count)))
+    return [f"part-{number:0{width}}-of-{count:0{width}}.{file_format}" for number in range(count)]
 
 
 def parquet(first_row: int, texts: list[str], embeddings: np.ndarray, receipt: str) -> bytes:
@@ -75,6 +76,7 @@ def write_shard(path: Path, first_row: int, texts: list[str], embeddings: np.nda
 def finished_shards(directory: Path, receipt: dict, names: list[str]) -> set[str]:
     """Return the names of the shards that a directory already contains. A damaged one of `names` may be among them."""
     paths = [path for path in directory.glob("*") if path.suffix[1:] in FORMATS and not path.name.startswith(".")]
+    finished = set()
     for path in sorted(paths):
         try:
             existing = read_receipt(path)
@@ -87,7 +89,8 @@ def finished_shards(directory: Path, receipt: dict, names: list[str]) -> set[str
             raise UserError(
                 f"to: {directory} contains embeddings made with another {name} ({value}); choose another --to"
             )
-    return {path.name for path in paths}
+        finished.add(path.name)
+    return finished
 
 
 def vectors_sha256(embeddings: np.ndarray) -> str:

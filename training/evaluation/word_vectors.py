@@ -6,6 +6,7 @@ import gzip
 import hashlib
 import platform
 import re
+from codecs import BOM_UTF8
 from pathlib import Path
 from typing import Any
 
@@ -107,9 +108,12 @@ def _read(path: Path) -> tuple[dict[str, np.ndarray], str]:
             digest.update(line)
             if number % 10_000 == 0:
                 bar.update(raw.tell() - bar.n)
-            cells = line.rstrip().split(b" ")
-            if number == 1 and len(cells) == 2:
-                continue  # the numbers of words and dimensions
+            cells = line.removeprefix(BOM_UTF8).rstrip().split(b" ")
+            if cells == [b""]:
+                continue
+            if number == 1 and len(cells) == 2 and cells[0].isdigit() and cells[1].isdigit():
+                size = int(cells[1])  # after the number of words
+                continue
             size = size or len(cells) - 1
             try:  # a word may contain spaces, its numbers are the last ones
                 vector = np.array(cells[-size:], np.float32) if len(cells) > size > 0 else None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
+import re
 import signal
 import subprocess
 import time
@@ -18,6 +19,8 @@ from ..errors import UserError, one_line, refuse_missing
 logger = logging.getLogger(__name__)
 WAIT = 10  # seconds between two looks at the queue
 TIME = "4:00:00"  # of a task where the options give none
+# Options of sbatch that submitit sets, and needs to queue a task again.
+OWN = ("signal", "requeue", "no-requeue", "job-name")
 REQUEUES = 1000  # of a task that is over its time
 # Minutes. Slurm signals a task up to two and a half minutes before its end, and it must have begun by then.
 LEAST_TIME = 5
@@ -125,11 +128,17 @@ def _parameters(options: Sequence[str]) -> dict[str, Any]:
         key, equals, value = option.removeprefix("--").partition("=")
         if not option.startswith("--"):
             raise UserError(f"--sbatch: {option!r} must be --KEY=VALUE or --KEY")
+        if key in OWN:
+            raise UserError(f"--sbatch: csezoo sets --{key} itself; leave it out")
         given[key] = value if equals else True
-    limit = str(given.pop("time"))
+    limit, array = str(given.pop("time")), str(given.pop("array", "%256"))  # tasks at a time, as submitit's default
+    if not re.fullmatch(r"%[1-9]\d*", array):
+        raise UserError(
+            f"--sbatch: csezoo numbers the tasks itself, got --array={array}; give --array=%N, N at a time"
+        )
     if (minutes := minutes_of(limit)) < LEAST_TIME:
         raise UserError(f"--sbatch: time {limit} is too short to be queued again; give {LEAST_TIME} minutes or more")
-    return {"time": minutes, "additional_parameters": {"requeue": True, **given}}
+    return {"time": minutes, "array_parallelism": int(array[1:]), "additional_parameters": {"requeue": True, **given}}
 
 
 def minutes_of(time: str) -> int:

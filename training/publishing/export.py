@@ -34,13 +34,15 @@ ONNX = """With ONNX Runtime, the file has the layers after the encoder too:
 from onnxruntime import InferenceSession
 from transformers import PreTrainedTokenizerFast
 from transformers.utils import cached_file
-session = InferenceSession(cached_file("{name}", "onnx/model.onnx"))
+{weights}session = InferenceSession(cached_file("{name}", "onnx/model.onnx"))
 texts = ["A cat sits on the mat.", "A dog runs."]
 tokenizer = PreTrainedTokenizerFast.from_pretrained("{name}")
 batch = tokenizer({texts}, padding=True, truncation=True, return_tensors="np")
 inputs = {{name: batch[name] for name in ("input_ids", "attention_mask")}}
 embeddings = session.run(["sentence_embedding"], inputs)[0]
 ```"""
+# Of a file above 1.5 GB, which ONNX Runtime reads beside the other one.
+WEIGHTS = 'cached_file("{name}", "onnx/model.onnx.data")\n'
 CUT = (
     "The vectors are cut to their first {kept} of {size} dimensions. Servers that read only the module `Pooling` "
     "return all of them: keep the first {kept}. A vector of length 1 is shorter when it is cut: normalise it again."
@@ -122,7 +124,9 @@ def export(
             write_onnx(file, encoder, tokenizer, _texts(tokenizer))
             prompt = encoder.prompt_text()
             texts = f"[{prompt!r} + text for text in texts]" if prompt else "texts"
-            lines += [ONNX.format(name=PLACEHOLDER, texts=texts), *([] if encoder.causal else [NOT_A_NUMBER])]
+            weights = WEIGHTS.format(name=PLACEHOLDER) if file.with_name("model.onnx.data").exists() else ""
+            lines.append(ONNX.format(name=PLACEHOLDER, texts=texts, weights=weights))
+            lines += [] if encoder.causal else [NOT_A_NUMBER]
         if quantize:
             measured = quantize_and_measure(file, encoder, tokenizer, openvino=openvino, data=data)
             for line in measured:
@@ -159,6 +163,8 @@ def _add_to_card(directory: Path, paragraphs: list[str], of_another_length: str 
         raise UserError(f"{directory / 'README.md'} cannot be read ({one_line(error)})") from error
     section = "## Formats\n\n" + "\n\n".join(paragraphs) + "\n\n"
     others = re.sub(r"^## Formats\n.*?(?=^## |\Z)", "", card.text, flags=re.DOTALL | re.MULTILINE)
+    # A published card has the name of its repository, and the copy may get another one.
+    others = re.sub(r'(\b(?:SentenceTransformer|from_pretrained)\(")[^"]*', rf"\g<1>{PLACEHOLDER}", others)
     if of_another_length:
         data = cast(ModelCardData, card.data)
         data.eval_results = data.model_name = None

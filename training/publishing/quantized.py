@@ -73,6 +73,8 @@ def write_int8(file: Path) -> Path:
             # The same, but ONNX Runtime does not fuse it with the layer norm. Its fused kernel is slower than the two:
             # it takes a fifth of the time of an int8 model.
             before.op_type = "Sum"
+    # ONNX Runtime transposes weights, and would find their old shapes here.
+    del model.graph.value_info[:]
     logging.getLogger().disabled = True  # it recommends a preparation that only static quantisation needs
     try:
         quantize_dynamic(model, target, weight_type=QuantType.QInt8, per_channel=True)

@@ -109,7 +109,7 @@ def _planned(
         mine = {**profile.overrides(paper), **overrides}
         recipe = load_recipe(row.recipe, {**row.set, **drawn, **mine}) if mine else paper
         changed |= set(differences(recipe, paper))
-        for seed in seeds or row.seeds or recipe.seeds:
+        for seed in dict.fromkeys(seeds) or row.seeds or recipe.seeds:
             runs.append(run_of(row.recipe, recipe, {**row.set, **drawn, **mine}, seed, out))
     if changed:
         notes.append(f"other {', '.join(sorted(changed))} than in the paper{named_profile}")

@@ -146,6 +146,8 @@ def test_tensors_that_do_not_fit_are_named(checkpoint):
     checkpoint.save()
     refused(checkpoint, r"no rule of this kind of checkpoint names p_mbv; is it another kind \(--as\)")
     del state["p_mbv"]
+    torch.save({f"module.{name}": tensor for name, tensor in state.items()}, checkpoint.weights)
+    refused(checkpoint, "every name begins with `module.`, as DataParallel saves them; remove it")
     state["encoder.layer.3.output.dense.bias"] = torch.ones(32)
     checkpoint.save()
     refused(checkpoint, "has backbone.encoder.layer.3.output.dense.bias, which its configuration does not need")
@@ -237,7 +239,12 @@ def test_a_vocabulary_alone_lower_cases_only_if_it_has_no_upper_case(checkpoint)
 def test_missing_files_are_named(checkpoint):
     checkpoint.weights.unlink()
     refused(checkpoint, "has no pytorch_model.bin; give a directory or Hub id of a checkpoint")
-    refused(checkpoint, "modules.json cannot be read", kind="consert")
+    (checkpoint.directory / "model.safetensors.index.json").write_text("{}")
+    refused(checkpoint, "its weights are in several files, join them in one model.safetensors")
+    (checkpoint.directory / "model.safetensors.index.json").rename(checkpoint.directory / "modules.json")
+    refused(checkpoint, r"it is a directory of sentence-transformers, is it another kind \(--as\)")
+    (checkpoint.directory / "modules.json").unlink()
+    refused(checkpoint, r"has no modules.json; is it another kind \(--as\)", kind="consert")
 
 
 @pytest.mark.parametrize(

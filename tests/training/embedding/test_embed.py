@@ -18,7 +18,7 @@ from csezoo.modeling.contrastive.published import load_published
 from csezoo.modeling.serving.quantization_csezoo import PRECISIONS
 from csezoo.training.cli.parser import main
 from csezoo.training.embedding.embed import embed_file
-from csezoo.training.embedding.shards import read_receipt
+from csezoo.training.embedding.shards import finished_shards, read_receipt
 from csezoo.training.errors import UserError
 from csezoo.training.evaluation.encoders import load_encoder
 from tests.conftest import SENTENCES
@@ -324,6 +324,8 @@ def embedded(request, file, tmp_path):
 def test_a_shard_that_was_cut_is_written_again(embedded):
     embed, out, written, second = embedded
     second.write_bytes(written[second.name][:100])
+    finished = finished_shards(out, read_receipt(min(set(out.iterdir()) - {second})), sorted(written))
+    assert finished == written.keys() - {second.name}, "another process does not read its ranges from it"
     embed()
     assert contents(out) == written
 

@@ -28,6 +28,13 @@ def test_the_header_of_word2vec_and_gzip_are_read(tmp_path):
     np.testing.assert_array_equal(encode(["the"]), [[1, 0, 0]])
 
 
+def test_a_header_says_how_many_numbers_follow_a_word_with_spaces(tmp_path):
+    (tmp_path / "words.vec").write_bytes(b"\xef\xbb\xbf2 3\nnew york 1 2 3\n\ncat 3 4 5\n")
+    np.testing.assert_array_equal(load_encoder(str(tmp_path / "words.vec"))[0](["cat"]), [[3, 4, 5]])
+    (tmp_path / "marked.txt").write_bytes(b"\xef\xbb\xbfcat 3 4 5\n")
+    np.testing.assert_array_equal(load_encoder(str(tmp_path / "marked.txt"))[0](["cat"]), [[3, 4, 5]])
+
+
 @pytest.mark.parametrize("content", [b"the 1 2\ncat 1\n", b"the 1 x\n", b"the\n"])
 def test_a_line_without_its_numbers_is_named(tmp_path, content):
     (tmp_path / "bad.txt").write_bytes(content)

@@ -48,15 +48,23 @@ def test_a_time_that_is_over_before_a_task_can_be_queued_again_is_refused():
 
 
 def test_options_of_sbatch_reach_the_job_array():
-    assert _parameters(["--qos=low", "--time=2:00:00", "--exclusive"]) == {
+    assert _parameters(["--qos=low", "--time=2:00:00", "--exclusive", "--array=%4"]) == {
         "time": 120,
+        "array_parallelism": 4,
         "additional_parameters": {"requeue": True, "qos": "low", "exclusive": True},
     }
     assert _parameters([])["time"] == 240
 
 
 @pytest.mark.parametrize(
-    "option, message", [("-p", "'-p' must be --KEY=VALUE"), ("--time=soon", "time 'soon' must be")]
+    "option, message",
+    [
+        ("-p", "'-p' must be --KEY=VALUE"),
+        ("--time=soon", "time 'soon' must be"),
+        ("--array=0-3", "csezoo numbers the tasks itself, got --array=0-3; give --array=%N"),
+        ("--signal=B:USR1@60", "csezoo sets --signal itself; leave it out"),
+        ("--no-requeue", "csezoo sets --no-requeue itself; leave it out"),
+    ],
 )
 def test_a_mistake_in_the_options_of_sbatch_is_named(option, message):
     with pytest.raises(UserError, match=message):

@@ -122,6 +122,16 @@ def test_a_cut_export_has_the_first_dimensions_by_every_door(tmp_path, capsys):
             export(str(source), str(tmp_path / "other"), truncate_dim=size)
 
 
+def test_the_card_of_a_copy_names_the_place_where_the_copy_will_be(tmp_path):
+    source = tiny_repository(tmp_path / "source", **CUT)
+    card = source / "README.md"
+    card.write_text(card.read_text(encoding="utf-8").replace("REPOSITORY", "zoo/other"), encoding="utf-8")
+    export(str(source), str(tmp_path / "five"), truncate_dim=5)
+    text = (tmp_path / "five" / "README.md").read_text(encoding="utf-8")
+    assert 'SentenceTransformer("zoo/other"' in card.read_text(encoding="utf-8") and "zoo/other" not in text
+    assert 'SentenceTransformer("REPOSITORY"' in text and 'AutoModel.from_pretrained("REPOSITORY"' in text
+
+
 def test_a_cut_export_can_be_cut_further_without_a_warning(tmp_path, caplog, monkeypatch):
     monkeypatch.setattr(logging.getLogger("transformers"), "propagate", True)
     source = tiny_repository(tmp_path / "source", **CUT)

@@ -11,6 +11,7 @@ from huggingface_hub import ModelCard
 from onnxruntime import InferenceSession, SessionOptions
 from transformers import AutoTokenizer
 
+from csezoo.modeling.contrastive.published import load_published
 from csezoo.training.errors import UserError
 from csezoo.training.publishing.audit import audit
 from csezoo.training.publishing.export import export
@@ -46,6 +47,14 @@ def exported(tmp_path_factory):
     }
     export(str(source), str(directory / "out"), **choices)
     return directory / "out", lines
+
+
+@pytest.mark.parametrize("layers", [{"whitening_size": 8}, {"flow_width": 4}], ids=["whitening", "flow"])
+def test_layers_after_the_pooling_are_quantised_too(tmp_path, layers):
+    export(str(tiny_repository(tmp_path / "source", **layers)), str(tmp_path / "out"), onnx=True)
+    small = write_int8(tmp_path / "out" / "onnx" / "model.onnx")
+    vectors = onnx_encoder(small, AutoTokenizer.from_pretrained(tmp_path / "out"))(SENTENCES[:20])
+    assert lowest_cosine(vectors, load_published(tmp_path / "out").encode(SENTENCES[:20])) > 0.95
 
 
 @pytest.mark.slow

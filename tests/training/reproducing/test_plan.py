@@ -45,7 +45,7 @@ def test_tables_share_the_runs_of_the_same_resolved_recipe():
 
 def test_rows_seeds_and_keys_can_be_chosen():
     chosen = plan(
-        load_item("diffcse/table-5"), OUT, rows=["DIFFCSE*"], seeds=[7, 8], overrides={"learning_rate": "1e-5"}
+        load_item("diffcse/table-5"), OUT, rows=["DIFFCSE*"], seeds=[7, 8, 7], overrides={"learning_rate": "1e-5"}
     )
     assert [row.row.name for row in chosen] == ["DiffCSE with BatchNorm", "DiffCSE without BatchNorm"]
     assert [run.recipe.seeds for run in chosen[0].runs] == [[7], [8]]
