@@ -62,7 +62,8 @@ def local_directory(
         ) from None
     except (HTTPError, OSError, ValueError) as error:
         raise UserError(
-            f"{repository} could not be downloaded ({one_line(error)}); check the name and the network"
+            f"{repository} could not be downloaded ({one_line(error)}); check the name and the network, and "
+            "log in with `hf auth login` if it is private"
         ) from error
 
 

@@ -133,6 +133,7 @@ def _metadata(recipe: Recipe, results: list[dict], adapter: bool) -> ModelCardDa
             dataset_type=result["dataset"],
             dataset_name=result["task"],
             dataset_revision=result["revision"],
+            dataset_split=_split(result),  # without it, dev and test of STS-B would be one data set
             metric_type=f"cosine_{result['metric']}",
             metric_value=round(float(result["value"]), 2),
         )
@@ -152,6 +153,12 @@ def _metadata(recipe: Recipe, results: list[dict], adapter: bool) -> ModelCardDa
     if base_model and trained(recipe):
         data["base_model_relation"] = "adapter" if adapter else "finetune"
     return data
+
+
+def _split(result: dict) -> str | None:
+    """Return the split of a data set of the Hub that a result was measured on."""
+    dataset, _, split = HUB.get(result["task"], (None, None, None))
+    return split if result["dataset"] == dataset else None
 
 
 def _datasets(recipe: Recipe) -> Iterable[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 import torch
@@ -14,6 +15,8 @@ from ..errors import UserError, library_errors
 from ..recipes import Recipe
 from .sizes import load_pretrained
 from .tokenizers import load_tokenizer, refuse_without_mask_token, special_tokens
+
+logger = logging.getLogger(__name__)
 
 
 def generator_of(
@@ -34,6 +37,8 @@ def generator_of(
         UserError: there is none, or it cannot be found, lacks tensors or has another vocabulary.
     """
     if not config.needs_generator:
+        if recipe.generator or given:
+            logger.warning("generator has no effect: with these settings, %s does not read one", recipe.method)
         return None
     refuse_without_mask_token(str(recipe.base_model), tokenizer, "rtd_weight")
     generator = given or _load_generator(recipe, tokenizer)

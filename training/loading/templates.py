@@ -44,6 +44,11 @@ def template_token_ids(tokenizer: PreTrainedTokenizerBase, prompt: str | None = 
     end = [*ids(after.replace("{mask}", tokenizer.mask_token)), *end]
     if end.count(tokenizer.mask_token_id) != 1:
         raise UserError(f"prompts: {prompt!r} must have exactly one mask token with this tokenizer")
+    ids_in_use = set(tokenizer.get_vocab().values())
+    if gaps := set(range(max(ids_in_use))) - ids_in_use:  # a published repository counts its tokens to add one
+        raise UserError(
+            f"prompts: the tokenizer has no token with the id {min(gaps)}; fill the gaps in its vocabulary"
+        )
     return begin, end
 
 

@@ -29,7 +29,7 @@ from ..recipes import Recipe, is_hub_id, load_recipe
 from ..recipes.reading import dump_recipe
 from .fingerprints import add_checksums, read_fingerprint, write_fingerprint
 from .repository import save_card
-from .staging import hide_paths
+from .staging import hide_paths, write_eval_results
 
 WEIGHTS = "adapter_model.safetensors"
 NEEDED = (ADAPTER, WEIGHTS, FINGERPRINT_NAME, "recipe.yaml", "results.json")
@@ -166,6 +166,7 @@ def stage_adapter(run: str, to: str, staged: Path, base: str | None = None) -> N
     recipe = load_recipe(str(staged / "recipe.yaml"))
     recipe.base_model = read_json(staged / FINGERPRINT_NAME)["base"]["model"]  # whatever directory is here
     _save_card(staged, recipe, staged / "results.json", adapter=to)
+    write_eval_results(staged)
 
 
 def _save_card(directory: Path, recipe: Recipe, results: Path, adapter: str | None = None) -> None:

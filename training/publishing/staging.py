@@ -58,7 +58,7 @@ def stage(run: str, to: str, staged: Path) -> None:
             (staged / name).symlink_to(path.absolute())
     _rewrite(staged / "README.md", lambda card: card.replace(PLACEHOLDER, to))
     hide_paths(staged)
-    _write_eval_results(staged)
+    write_eval_results(staged)
 
 
 def hide_paths(staged: Path) -> None:
@@ -79,7 +79,7 @@ def finished_repository(run: str, needed: tuple[str, ...] = NEEDED) -> Path:
     return directory
 
 
-def _write_eval_results(staged: Path) -> None:
+def write_eval_results(staged: Path) -> None:
     """Write the test results in the card's metadata as the Hub's leaderboards read them, a file for each data set.
 
     A leaderboard belongs to a data set on the Hub, so results on other data have no file. The ids of its tasks are

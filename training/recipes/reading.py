@@ -130,6 +130,12 @@ def keys_without_effect(recipe: Recipe, given: Collection[str]) -> dict[str, str
     off = {" or ".join(names): keys for names, keys in DEPENDENT.items() if not any(map(values.get, names))}
     if recipe.max_steps is not None:
         off["max_steps: null"] = ("epochs",)
+    if recipe.train_fraction == recipe.nli_fraction == 1:
+        off["train_fraction or nli_fraction"] = ("fraction_seed",)
+    if values.get("projection") not in (None, "gelu"):
+        off["projection: gelu"] = ("projection_size",)
+    rmsprop = recipe.optimizer == "rmsprop"
+    off["another optimizer" if rmsprop else "optimizer: rmsprop"] = ("adam_betas" if rmsprop else "rmsprop_alpha",)
     return {key: other for other, keys in off.items() for key in keys if key in given}
 
 

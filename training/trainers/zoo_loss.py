@@ -148,7 +148,8 @@ class ZooLoss(nn.Module):
             UserError: the batch or the trainer's settings do not fit the method.
         """
         model, trained = unwrapped(self.model), self.trained
-        checkpoints = self.checkpoints(model)
+        layers = (module for module in model.modules() if isinstance(module, GradientCheckpointingLayer))
+        checkpoints = any(layer.gradient_checkpointing for layer in layers)
         self.refuse_misuse(model, checkpoints)
         self.warn_of_new_heads(model)
         if trained.training != model.training:
@@ -172,12 +173,6 @@ class ZooLoss(nn.Module):
         else:
             self.eval_parts.add(output["losses"], len(next(iter(batch.values()))))
         return output["loss"]
-
-    @staticmethod
-    def checkpoints(model: nn.Module) -> bool:
-        """Return whether a model checkpoints its gradients."""
-        layers = (module for module in model.modules() if isinstance(module, GradientCheckpointingLayer))
-        return any(layer.gradient_checkpointing for layer in layers)
 
     def refuse_misuse(self, model: SentenceTransformer, checkpoints: bool) -> None:
         """Refuse what would train something else in silence."""
@@ -205,7 +200,7 @@ class ZooLoss(nn.Module):
         if self.begun_with is None or not model.training:
             return
         now, begun, self.begun_with = small_weights(model), self.begun_with, None
-        self.warn_of_prompt(model)
+        self.check_prompts(model)
         if not any(parameter.requires_grad for parameter in model.parameters()):
             logger.warning(
                 "%s: the encoder is frozen, so the loss trains its heads alone; if a loss in stage nli has frozen it, "
@@ -219,12 +214,17 @@ class ZooLoss(nn.Module):
                 self.method,
             )
 
-    @staticmethod
-    def warn_of_prompt(model: SentenceTransformer) -> None:
+    def check_prompts(self, model: SentenceTransformer) -> None:
         """Warn if a trainer leaves out the prompt that `encode` adds. The model's card has the trainer's arguments."""
         prompt = model.prompts.get(model.default_prompt_name or "")
         arguments = model.model_card_data.all_hyperparameters
-        if prompt and arguments and not arguments.get("prompts"):
+        given = arguments and arguments.get("prompts")
+        if (given or (prompt and arguments)) and self.trained.config.text_prefixes([], parts_of(model)[1]):
+            raise UserError(
+                f"prompts: {self.method} puts a prefix between prompt and text, and a trainer gives it both as one "
+                "text; train with csezoo.training.train"
+            )
+        if prompt and arguments and not given:
             logger.warning(
                 "prompts: the model puts %r before each text that it encodes, and the trainer does not; give "
                 "prompts=%r to SentenceTransformerTrainingArguments",

@@ -4,8 +4,9 @@ import json
 
 import pytest
 from tokenizers.pre_tokenizers import ByteLevel
-from transformers import AutoTokenizer
+from transformers import AutoTokenizer, BertTokenizer
 
+from csezoo.training.errors import UserError
 from csezoo.training.files import read_json
 from csezoo.training.loading.templates import serving_tokenizer, template_token_ids
 from csezoo.training.loading.tokenizers import load_tokenizer
@@ -40,6 +41,15 @@ def test_every_piece_of_a_template_is_one_token_of_that_name(kind, prompt, tmp_p
     words = loaded(SENTENCES[0], add_special_tokens=False).input_ids
     assert loaded(SENTENCES[0]).input_ids == before + words + after == as_transformers_js(loaded, SENTENCES[0])
     assert loaded(SENTENCES[0], SENTENCES[0]).input_ids == before + words + after + words + after
+
+
+def test_a_vocabulary_with_a_gap_has_no_template(tmp_path):
+    (tmp_path / "vocab.txt").write_text(
+        "\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "the", "a", "cat"])
+    )
+    tokenizer = BertTokenizer.from_pretrained(tmp_path)
+    with pytest.raises(UserError, match="prompts: the tokenizer has no token with the id 5; fill the gaps"):
+        template_token_ids(tokenizer, "{sentence} is {mask}")
 
 
 def test_a_base_model_that_adds_to_sentences_at_test_adds_nothing_in_training(kind, tmp_path):

@@ -52,6 +52,13 @@ def test_a_generator_may_have_any_size(bases, tmp_path):
         assert part.config._attn_implementation == "eager"
 
 
+def test_a_generator_that_is_not_read_is_named(bases, caplog):
+    build(
+        make_recipe({"method": "simcse", "base_model": str(bases["bert"]), "generator": "nowhere", "max_length": 16})
+    )
+    assert "generator has no effect: with these settings, simcse does not read one" in caplog.text
+
+
 def test_settings_without_a_generator_need_none(bases):
     for changes in ({"rtd_weight": 0.0}, {"edit": "delete"}, {"prediction": "masked_lm"}):
         build(make_recipe({"method": "diffcse", "base_model": str(bases["bert"]), **changes}))

@@ -13,7 +13,8 @@ from transformers import AutoModel, AutoTokenizer
 
 from csezoo.training.cli.parser import main
 from csezoo.training.errors import UserError
-from csezoo.training.files import read_json
+from csezoo.training.evaluation.tasks.sts import HUB
+from csezoo.training.files import read_json, write_json
 from csezoo.training.publishing.adapters import NEEDED, adapter_of_run, merge_adapter, save_adapter, stage_adapter
 from csezoo.training.publishing.fingerprints import verify_repository
 from tests.conftest import SENTENCES, sentence_transformer
@@ -127,6 +128,23 @@ def test_its_card_names_the_base_model_and_the_three_ways(adapter):
     assert card.data["base_model_relation"] == "adapter"
     for way in ('model.load_adapter("zoo/tiny-adapter")', "PeftModel.from_pretrained(", "csezoo merge zoo/tiny-ada"):
         assert way in card.text
+
+
+def test_its_scores_on_data_sets_of_the_hub_are_published_for_its_leaderboards(adapter, tmp_path):
+    measured = {"metric": "spearman", "similarity": "cosine", "rows": 1500, "seed": 1}
+    results = [
+        {"task": task, "value": value, "dataset": HUB[task][0], "revision": HUB[task][1], **measured}
+        for task, value in (("STSBenchmark-dev", 87.5), ("STSBenchmark", 83.5))
+    ]
+    write_json(adapter / "results.json", {"results": results})
+    stage_adapter(str(adapter), "zoo/tiny-adapter", tmp_path / "staged")
+    scores = {
+        score.dataset_name: score.metric_value
+        for score in ModelCard.load(tmp_path / "staged" / "README.md").data.eval_results
+    }
+    assert scores == {"STSBenchmark-dev": 87.5, "STSBenchmark": 83.5}
+    (file,) = (tmp_path / "staged" / ".eval_results").iterdir()
+    assert file.name == "STSBenchmark.yaml" and "83.5" in file.read_text(encoding="utf-8")
 
 
 def test_the_command_merges_and_says_what_it_checked(adapter, tmp_path, capsys):

@@ -143,11 +143,18 @@ def test_labelled_pairs_that_are_given_beside_all_keys_of_a_run_are_refused_if_n
         ("rank_temperature", 0.1, {"teachers": "base", "rank_weight": 1}),
         ("mlm_probability", 0.3, {"mlm_weight": 0.1}),
         ("lora_dropout", 0.1, {"lora_rank": 8}),
+        ("rmsprop_alpha", 0.5, {"optimizer": "rmsprop"}),
+        ("fraction_seed", 3, {"train_fraction": 0.5}),
     ],
 )
 def test_a_key_has_no_effect_without_the_one_that_it_depends_on(key, value, other):
     assert list(keys_without_effect(load_recipe(KNOWN, {key: value}), [key])) == [key]
     assert keys_without_effect(load_recipe(KNOWN, {key: value, **other}), [key, *other]) == {}
+
+
+def test_a_key_has_no_effect_with_another_optimizer_or_projection():
+    recipe = load_recipe(KNOWN, {"optimizer": "rmsprop", "projection": "none"})
+    assert [*keys_without_effect(recipe, ["adam_betas", "projection_size"])] == ["projection_size", "adam_betas"]
 
 
 def test_epochs_replace_the_updates_of_a_recipe():

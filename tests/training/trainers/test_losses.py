@@ -106,6 +106,14 @@ def test_a_trainer_that_leaves_out_the_model_s_prompt_is_named(base, tmp_path, c
     assert caplog.text.count(line) == (given is None)
 
 
+@pytest.mark.parametrize(("default", "given"), [("query", None), (None, "the cat: ")])
+def test_a_prefix_between_prompt_and_text_is_refused(base, tmp_path, default, given):
+    loss = loss_of("prdsimcse", base, base)
+    loss.model.prompts, loss.model.default_prompt_name = {"query": "the cat: "}, default
+    with pytest.raises(UserError, match="prompts: prdsimcse puts a prefix between prompt and text"):
+        train_in_trainer(loss, tmp_path, sentences(12), prompts=given)
+
+
 def test_the_projection_reads_the_vector_before_normalize(base):
     plain, normalized = (sentence_transformer(base, normalize=normalize).eval() for normalize in (False, True))
     ours = []
