@@ -35,7 +35,12 @@ def main(arguments: list[str] | None = None) -> None:
 def run(arguments: list[str]) -> None:
     """Train, or print the help."""
     if {"-h", "--help"} & set(arguments):
-        print(USAGE + _help([argument for argument in arguments if argument not in ("-h", "--help")]))
+        words = [argument for argument in arguments if argument not in ("-h", "--help")]
+        if not words or words[0].startswith("-"):
+            print(USAGE + OF_ALL.format(recipes=", ".join(recipe_names()), keys=describe_keys()))
+        else:  # what the named recipe sets, and the keys of its method
+            print(USAGE + describe_recipe(words[0], parse_overrides(words[1:])))
+            print("\nAll other keys: csezoo train --help")
         return
     if not arguments:
         raise UserError("give a recipe (`csezoo recipes` lists them) or a YAML file; --help shows the keys")
@@ -55,13 +60,6 @@ def run(arguments: list[str]) -> None:
         from .loop.runs import run_recipe
 
         run_recipe(recipe)
-
-
-def _help(words: list[str]) -> str:
-    """Return help on the keys of every recipe, or on what the named recipe sets and the keys of its method."""
-    if not words or words[0].startswith("-"):
-        return OF_ALL.format(recipes=", ".join(recipe_names()), keys=describe_keys())
-    return describe_recipe(words[0], parse_overrides(words[1:])) + "\n\nAll other keys: csezoo train --help"
 
 
 if __name__ == "__main__":

@@ -69,7 +69,10 @@ class SentenceEncoderConfig(PretrainedConfig):
         ("none", "train", "always"),
     )
     denoise_position_offset: int = key(
-        0, "First position id of the template's bias, see `prompts.template_bias`.", "[0, 100_000]"
+        0,
+        "First position id of the template's bias. PromptBERT's release counts from 0 for RoBERTa too, although its "
+        "real inputs start at 2.",
+        "[0, 100_000]",
     )
     full_stop: bool = key(
         False,

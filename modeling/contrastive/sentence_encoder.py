@@ -3,7 +3,6 @@
 import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
 
 import torch
@@ -15,13 +14,13 @@ from ..pooling import build_projection, token_places
 from ..serving.encoding_csezoo import EncodesTexts
 from ..serving.modeling_csezoo import CsezooModel, is_causal
 from ..serving.own_form_csezoo import Flow, wk_pool
-from ..serving.pooling_csezoo import LAYERS, BackboneOutput, build_layers
+from ..serving.pooling_csezoo import LAYERS, BackboneOutput, build_layers, pool_mask_token
 from .backbones import norm_eps
 from .configuration import SentenceEncoderConfig
+from .devices import tensor_on
 from .masked_language_modeling import MaskedLMTransform
 from .packing import LengthBuckets, Packing, packed
 from .pretrained import SentenceEncoderPreTrainedModel
-from .prompts import template_bias
 from .published import copy_published, publish_model, transform_layers
 from .view_adapters import UpProjection, ViewAdapters
 from .whitening import Whitening
@@ -227,13 +226,22 @@ class SentenceEncoderModel(EncodesTexts, SentenceEncoderPreTrainedModel):
         return self.biases_by_length(template, longest, **inputs)[attention_mask.sum(1) - beside_sentence]
 
     def biases_by_length(self, template: int, longest: int, **inputs: Any) -> torch.Tensor:
-        """Return the bias of a template for 0 to `longest` tokens, see `prompts.template_bias`."""
-        bias = template_bias(
-            partial(self.run_backbone, **inputs),
-            self.config.prompt_token_ids[template],
-            longest,
-            mask_token_id=self.config.mask_token_id,
-            position_offset=self.config.denoise_position_offset + self.config.prefix_positions,
-            device=self.device,
+        """Return the vectors `(longest + 1, H)` of a template (by its number) for sentences of 0 to `longest` tokens.
+
+        For length k the template is encoded alone, without padding and attending to all tokens. The positions of the
+        tokens after the sentence slot are increased by k, as if there were a sentence of k tokens. The backbone stays
+        in training or evaluation mode (in training, each length has different dropout), and gradients flow through.
+
+        References:
+            Jiang et al. 2022, "PromptBERT: Improving BERT Sentence Embeddings with Prompts", on template denoising.
+        """
+        before, after = self.config.prompt_token_ids[template]
+        lengths = torch.arange(longest + 1, device=self.device)[:, None]  # (K, 1)
+        input_ids = tensor_on(self.device, before + after).expand(longest + 1, -1)  # (K, L)
+        slot = torch.arange(len(before) + len(after), device=self.device)  # (L,)
+        first = self.config.denoise_position_offset + self.config.prefix_positions
+        position_ids = first + slot + lengths * (slot >= len(before))  # (K, L)
+        outputs = self.run_backbone(
+            torch.ones_like(input_ids), input_ids=input_ids, position_ids=position_ids, **inputs
         )
-        return self.transform(bias)
+        return self.transform(pool_mask_token(outputs.last_hidden_state, input_ids, self.config.mask_token_id))

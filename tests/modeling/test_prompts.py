@@ -12,7 +12,6 @@ from tokenizers.normalizers import Replace
 from transformers import AutoTokenizer
 
 from csezoo.modeling import SimCSEConfig, SimCSEForContrastiveLearning
-from csezoo.modeling.contrastive.prompts import template_bias
 from csezoo.training.loading.templates import FULL_STOP, serving_tokenizer, template_token_ids
 from tests.conftest import tiny_config, tiny_tokenizer
 from tests.tiny import PROMPTS, in_templates, one_view
@@ -67,7 +66,8 @@ def test_the_bias_encodes_the_template_with_positions_after_the_sentence_shifted
     model = prompted.model.eval()
     before, after = model.config.prompt_token_ids[0]
     mask = model.config.mask_token_id
-    bias = template_bias(model.backbone, (before, after), 7, mask_token_id=mask, position_offset=offset)
+    model.config.denoise_position_offset = offset
+    bias = model.biases_by_length(0, 7)
     assert len(bias) == 8
     for k in range(8):
         positions = [*range(len(before)), *range(len(before) + k, len(before) + k + len(after))]
@@ -85,13 +85,7 @@ def test_each_view_subtracts_the_bias_of_its_template_and_length(prompted):
     for i, sentence in enumerate(sentences):
         for v in range(2):
             _, pooled = prompted.model.encode_tokens(**{name: values[i : i + 1, v] for name, values in rows.items()})
-            bias = template_bias(
-                prompted.model.backbone,
-                prompted.config.prompt_token_ids[v],
-                len(sentence),
-                mask_token_id=prompted.config.mask_token_id,
-            )
-            expected = pooled[0] - bias[len(sentence)]
+            expected = pooled[0] - prompted.model.biases_by_length(v, len(sentence))[len(sentence)]
             torch.testing.assert_close(with_bias[i, v], expected, atol=1e-12, rtol=0)
 
 

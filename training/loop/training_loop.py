@@ -283,13 +283,12 @@ def train_stage(
     loader = run.data.batches(stage.name, done, stage.updates * per_update, before=stage.start * per_update)
     started = time.perf_counter()
     wrapped.train()
-    resumed_at = log.step
+    resumed_at, config = log.step, model.config
+    contrasts = config.contrastive_weight > 0 or bool(config.matryoshka_dims)
     for step in range(resumed_at + 1, stage.stop + 1):
         if run.best.stopped:
             break
         learning_rate = float(scheduler.get_last_lr()[0])
-        config = model.config
-        contrasts = config.contrastive_weight > 0 or bool(config.matryoshka_dims)
         first = stage.name == "contrastive" and step == resumed_at + 1 and contrasts
         check = partial(refuse_equal_views, run.built, recipe, accelerator) if first else None
         with nullcontext() if contrasts else as_user_error():  # there may be no other loss

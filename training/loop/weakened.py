@@ -44,7 +44,10 @@ def weakened_tokens(run: str | Path, sentences: list[str], *, seed: int = 0) -> 
             f"{run} has no token masks; give a run of l2pcsr that has neither weakening: noise nor token_mask: false "
             f"(this is a run of {recipe.method})"
         )
-    checkpoint = _newest_checkpoint(run, recipe)
+    of_seed = run if run.name.startswith("seed-") else seed_directory(run, recipe.seeds, recipe.seeds[0])
+    if not (written := checkpoints(of_seed / "checkpoints", {})):
+        raise UserError(f"{of_seed} has no complete checkpoint yet; train it for at least eval_steps updates")
+    checkpoint = written[-1]
     refuse_another_build(checkpoint, recipe, read_state(checkpoint)[RECEIPT]["seed"], built)
     load_model(model, checkpoint / "model.safetensors")
     rows = built.collator(texts=True)([{"0": sentence} for sentence in sentences])
@@ -66,11 +69,3 @@ def _recipe(run: Path) -> Recipe:
         if (directory / "recipe.yaml").is_file():
             return load_recipe(str(directory / "recipe.yaml"))
     raise UserError(f"{run} is not a run: it has no recipe.yaml; give the output_dir of a training command")
-
-
-def _newest_checkpoint(run: Path, recipe: Recipe) -> Path:
-    if not run.name.startswith("seed-"):
-        run = seed_directory(run, recipe.seeds, recipe.seeds[0])
-    if not (written := checkpoints(run / "checkpoints", {})):
-        raise UserError(f"{run} has no complete checkpoint yet; train it for at least eval_steps updates")
-    return written[-1]

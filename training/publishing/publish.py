@@ -102,7 +102,8 @@ def publish(
             report(verify_files(staged))
         try:
             known = within_time(f"the request for {to}", lambda: _find(api, to))
-            tagged = within_time(f"the request for {to}", lambda: _tagged(api, to, tag)) if known and tag else None
+            tags = within_time(f"the request for {to}", lambda: api.list_repo_refs(to).tags) if known and tag else []
+            tagged = next((known_tag.target_commit for known_tag in tags if known_tag.name == tag), None)
         except ERRORS as error:
             raise UserError(_explain(error, to)) from None
         if private and known and not known.private:
@@ -136,11 +137,6 @@ def _find(api: HfApi, to: str) -> ModelInfo | None:
         if error.response.status_code not in (401, 404):  # both mean that there is no such repository
             raise
     return None
-
-
-def _tagged(api: HfApi, to: str, tag: str) -> str | None:
-    """Return the commit that has a tag; `None` if there is no such tag."""
-    return {known.name: known.target_commit for known in api.list_repo_refs(to).tags}.get(tag)
 
 
 def _compare(staged: Path, there: dict[str, RepoSibling]) -> tuple[list[Operation], list[str]]:

@@ -22,6 +22,7 @@ class DiffCSEConfig(SentenceEncoderConfig):
     """
 
     model_type = "diffcse"
+    sub_configs = {"backbone_config": AutoConfig, "generator_config": AutoConfig}
 
     projection: str = key(
         "batchnorm", "As in every method. The paper uses `batchnorm`; `tanh` (SimCSE's MLP) is its ablation."
@@ -112,12 +113,6 @@ class DiffCSEConfig(SentenceEncoderConfig):
             raise ValueError("edited_view: the third view would be the next sentence; set predicted_sentence: same")
         if self.rtd_weight > 0 and self.projection == "gelu" and self.condition_on == "projection":
             raise ValueError("projection: gelu is too wide for the discriminator; set condition_on: pooled")
-
-    @property
-    def sub_configs(self) -> dict[str, type]:  # type: ignore[override]  # a class attribute in transformers
-        """Nested configurations. transformers 4 would read the generator's even if there is none."""
-        generator = {"generator_config": AutoConfig} if self.generator_config else {}
-        return super().sub_configs | generator
 
     @property
     def edits(self) -> tuple[str, ...]:
