@@ -398,7 +398,7 @@ class ForContrastiveLearning(SentenceEncoderPreTrainedModel):
 
     def gather_ranked(self, embeddings: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, slice]:
         """Return the two ranked views of all processes' sentences, `(b, H)` each, and this process's rows."""
-        everyone, mine = gather_rows(embeddings[:, list(self.ranked_views)])
+        everyone, mine = gather_rows(torch.stack([embeddings[:, view] for view in self.ranked_views], 1))
         anchors, others = everyone.unbind(1)
         return anchors, others, mine
 

@@ -21,7 +21,7 @@ from ..evaluation.significance import spearman
 from ..evaluation.suites import evaluate_tasks
 from ..evaluation.tasks.names import DEV_TASK, SICKR_DEV_TASK, STS_TASKS, SUBSETS
 from ..evaluation.tasks.senteval import find_senteval, read_subset
-from ..evaluation.tasks.sts import PairTask, load_task, unit_vectors
+from ..evaluation.tasks.sts import PairTask, cosines, load_task
 from ..quickstart.world import make_world
 from .race import race
 
@@ -183,12 +183,11 @@ def senteval_order(task: PairTask, root: Path) -> list[list[Row]]:
 
 def score_as_senteval(encode: Encode, subsets: list[list[Row]]) -> float:
     """Return Spearman × 100 over all sub-sets. Of every batch, the first sentences are encoded, then the second."""
-    cosines: list[np.ndarray] = []
+    similarities: list[np.ndarray] = []
     gold: list[float] = []
     for rows in subsets:
         for start in range(0, len(rows), SENTEVAL_BATCH):
             first, second, scores = zip(*rows[start : start + SENTEVAL_BATCH], strict=True)
-            sides = [unit_vectors(encode(list(side))) for side in (first, second)]
-            cosines.append((sides[0] * sides[1]).sum(1))
+            similarities.append(cosines(encode(list(first)), encode(list(second))))
             gold += scores
-    return float(spearman(np.concatenate(cosines)[None], np.array(gold)[None])[0])
+    return float(spearman(np.concatenate(similarities)[None], np.array(gold)[None])[0])

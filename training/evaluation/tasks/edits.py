@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from csezoo.modeling.methods.prdsimcse.prefixes import NEGATIVE_PREFIXES, POSITIVE_PREFIXES, positive_prefix
 
 from .names import DEV_TASK
-from .sts import Vectors, load_task, unit_vectors
+from .sts import Vectors, cosines, load_task
 
 # Table 1 of the paper.
 ORIGIN = "I love natural language processing."
@@ -32,8 +32,8 @@ class EditTask:
         return {*self.originals, *self.edited}
 
     def results(self, vectors: Vectors) -> list[dict]:
-        first, second = unit_vectors(vectors(self.originals)), unit_vectors(vectors(self.edited))
-        return [{"task": self.name, "metric": "cosine", "value": float((first * second).sum(1).mean())}]
+        value = float(cosines(vectors(self.originals), vectors(self.edited)).mean())
+        return [{"task": self.name, "metric": "cosine", "value": value}]
 
     def receipt(self) -> dict[str, object]:
         return self.source

@@ -77,8 +77,7 @@ class PairTask:
 
     def similarities(self, vectors: Vectors) -> np.ndarray:
         """Return the cosine of each pair, `(n,)` in float64."""
-        first, second = (unit_vectors(vectors([pair[side] for pair in self.pairs])) for side in (0, 1))
-        return np.round((first * second).sum(1), 12)  # equal cosines may differ by rounding, and would not tie
+        return cosines(*(vectors([pair[side] for pair in self.pairs]) for side in (0, 1)))
 
     def results(self, vectors: Vectors) -> list[dict]:
         """Return the correlation (× 100) of the cosine with the gold score over all pairs."""
@@ -128,6 +127,14 @@ class OnPairs:
 
     def receipt(self) -> dict[str, object]:
         return self.pairs.receipt()
+
+
+def cosines(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """Return the cosine of each pair of rows `(n, d)`, `(n,)` in float64.
+
+    They are rounded, because rounding errors would put equal cosines in an order, and ties share their mean rank.
+    """
+    return np.round((unit_vectors(first) * unit_vectors(second)).sum(1), 12)
 
 
 def unit_vectors(vectors: np.ndarray) -> np.ndarray:
