@@ -12,7 +12,7 @@ from ..evaluation.report import AVERAGE
 from ..evaluation.tasks.names import STS_TASKS, TRANSFER_TASKS
 from ..files import read_json
 from ..tables import csv_table, latex_table, markdown_table, mean_and_deviation, plain
-from .published import TRANSFER_AVERAGE, comparable, same_pairs
+from .published import DEFAULT, TRANSFER_AVERAGE, comparable, same_pairs
 
 FORMATS: dict[str, Callable[..., str]] = {
     "markdown": lambda *rows: markdown_table(*(list(map(plain, row)) for row in rows)),
@@ -93,14 +93,20 @@ def _published_rows(name: str, report: dict) -> list[Row]:
 def column(result: dict) -> str:
     """Return the heading of a result's column: its task, and its metric unless that is Spearman or accuracy.
 
+    Another protocol than SentEval's default is another column, because the papers' numbers are in that of the default.
+
     Example:
         >>> column({"task": "GLUE MRPC", "metric": "f1"})
         'GLUE MRPC f1'
         >>> column({"task": "STS12", "metric": "spearman", "suite": "pairs"})  # a user's file of that name
         'STS12 (pairs)'
+        >>> column({"task": "MR", "metric": "accuracy", "protocol": "SentEval fast"})
+        'MR (fast)'
     """
     public = result["task"] in (*STS_TASKS, *TRANSFER_TASKS)
     task = f"{result['task']} (pairs)" if public and result.get("suite") == "pairs" else result["task"]
+    if (protocol := result.get("protocol")) not in (None, DEFAULT):
+        task += f" ({protocol.removeprefix('SentEval ')})"
     return task if result["metric"] in ("spearman", "accuracy") else f"{task} {result['metric']}"
 
 

@@ -260,6 +260,10 @@ def run(options: argparse.Namespace) -> None:
         given["recipe"] = load_recipe(options.recipe, keys)
     from ..benchmarks.race import format_benchmark, machine  # imports torch: a wrong recipe is refused before
 
+    if options.takes_keys:
+        from ..loading.served_encoder import follow_base
+
+        given["recipe"], _ = follow_base(given["recipe"])  # as a run does
     benchmark = resolve_name(f"{WING}.{options.benchmark}")
     if options.keeps_freed_memory:  # as a run does
         keep_freed_memory()

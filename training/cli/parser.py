@@ -7,7 +7,7 @@ import importlib.metadata
 import shlex
 import sys
 from collections.abc import Callable
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from ..errors import UserError, exit_with_one_line
 from . import benchmark, browsing, embedding, evaluation, new_method, pairs, pictures, publishing, reproducing, tuning
@@ -16,8 +16,23 @@ from . import benchmark, browsing, embedding, evaluation, new_method, pairs, pic
 GROUPS = (evaluation, reproducing, tuning, embedding, pairs, benchmark, pictures, publishing, browsing, new_method)
 
 
+class Store(argparse.Action):
+    """Store the values of an option. Where it takes any number, a second one adds its values."""
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option_string: Any = None
+    ) -> None:
+        before = getattr(namespace, self.dest, self.default)
+        again = self.option_strings and self.nargs == "+" and before is not self.default
+        setattr(namespace, self.dest, [*before, *values] if again else values)
+
+
 class Parser(argparse.ArgumentParser):
     """A parser whose errors are one line, without the usage above it."""
+
+    def __init__(self, **options: Any):
+        super().__init__(**options)
+        self.register("action", None, Store)
 
     def error(self, message: str) -> NoReturn:
         raise UserError(f"{message}; see {self.prog} --help")

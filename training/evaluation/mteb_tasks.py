@@ -10,6 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
+
+from csezoo.modeling.serving.encoding_csezoo import SIMILARITIES
 
 from ..errors import UserError, quoted, refuse_missing
 from .encoders import load_encoder
@@ -70,6 +73,14 @@ def model_meta(model: str, receipt: dict, encode: Encode, name: str | None) -> A
         def encode(self, inputs: Any, *, prompt_type: Any = None, **_: Any) -> np.ndarray:
             of_role = as_role(encode, prompt_type.value) if prompt_type else encode
             return of_role([text for batch in inputs for text in batch["text"]])
+
+        def similarity(self, embeddings1: Any, embeddings2: Any) -> torch.Tensor:
+            left, right = (torch.atleast_2d(torch.as_tensor(each)).float() for each in (embeddings1, embeddings2))
+            return SIMILARITIES[similarity_of(encode)](left, right)
+
+        def similarity_pairwise(self, embeddings1: Any, embeddings2: Any) -> torch.Tensor:
+            pairs = zip(embeddings1, embeddings2, strict=True)
+            return torch.cat([self.similarity(first, second)[0] for first, second in pairs])
 
     known = {
         "name": _name(model, name),

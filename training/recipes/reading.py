@@ -219,6 +219,8 @@ def refuse_unknown(given: list[Any], of_method: Set[str]) -> None:
     for name in [name for name in given if name not in of_method]:
         near = difflib.get_close_matches(str(name), [*recipe_keys(), *sorted(of_method)], n=1)
         hint = f"did you mean {near[0]}?" if near else "csezoo train --help and RECIPE --help list the keys"
+        if name in recipe_keys():  # where only the keys of a method are taken
+            hint = "a key of csezoo's own runs; set it in your trainer, or leave it out"
         raise UserError(f"unknown key {quoted(name)}: {hint}")
 
 

@@ -92,6 +92,18 @@ def test_help_and_documentation_name_every_suite_and_every_task_of_glue(capsys):
         assert all(re.search(rf"\b{name}\b", shown) and name in page for name in names), command
 
 
+def test_an_option_that_is_given_twice_has_the_values_of_both():
+    parser = build_parser()
+    given = ["reproduce", "x", "--set", "a=1", "b=2", "--set", "c=3", "--seeds", "1", "--launch=--x"]
+    options = parser.parse_args(given)
+    assert options.set == ["a=1", "b=2", "c=3"] and options.seeds == [1]
+    assert parser.parse_args(["glue", "m", "--tasks", "RTE", "--seeds", "1", "--seeds", "2"]).seeds == [1, 2], (
+        "and not the default"
+    )
+    assert parser.parse_args(["encode", "m", "f", "--to", "a", "--to", "b"]).to == "b", "one value: the last"
+    assert parser.parse_args(["glue", "m", "--tasks", "RTE"]).seeds == [42]
+
+
 def test_recipes_are_listed(capsys):
     main(["recipes"])
     shown = capsys.readouterr().out

@@ -1,6 +1,7 @@
 """Fine-tuning on GLUE: reading the tasks, tokenizing, training, results and their receipts."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from csezoo.training.recipes import make_recipe
 from tests.conftest import SENTENCES
 from tests.hub_server import Commit, HubServer
 from tests.interpreters import run_python
+from tests.repositories import edit_json
 from tests.training.senteval_files import write
 
 QUICK = FineTuning(learning_rate=5e-3, epochs=6, batch_size=16)
@@ -159,6 +161,12 @@ def test_a_zoo_tokenizer_encodes_pairs_like_the_base_tokenizer(base, kind, check
     for sides in (SENTENCES[:1], SENTENCES[:2]):
         expected = theirs(*sides)
         assert dict(ours(*sides)) == {name: expected[name] for name in theirs.model_input_names}
+
+
+def test_the_task_and_not_the_base_decides_the_loss(base, tmp_path):
+    shutil.copytree(base, tmp_path / "base")
+    edit_json(tmp_path / "base" / "config.json", problem_type="multi_label_classification")
+    assert classifier(str(tmp_path / "base"), 2).config.problem_type is None
 
 
 def test_the_classifier_has_the_encoders_backbone_and_a_new_head(base, kind, checkpoint):

@@ -68,13 +68,16 @@ for role, expected in ((PromptType.query, theirs.encode_query), (PromptType.docu
     np.testing.assert_allclose(ours.encode(batches, prompt_type=role), expected(texts), atol=1e-6)
     moved = np.abs(ours.encode(batches) - expected(texts)).max()
     assert moved > 1e-3, (role, moved)
-assert ours.mteb_model_meta.similarity_fn_name.value == "dot", ours.mteb_model_meta
+assert ours.mteb_model_meta.similarity_fn_name.value == "manhattan", ours.mteb_model_meta
+first, second = theirs.encode(texts), theirs.encode(texts[::-1])
+for name in ("similarity", "similarity_pairwise"):
+    np.testing.assert_allclose(getattr(ours, name)(first, second), getattr(theirs, name)(first, second), rtol=1e-5)
 """
 
 
 def test_mteb_s_queries_and_documents_have_the_prompts_of_the_model(bases, tmp_path):
     model = sentence_transformer(bases["bert"])
-    model.prompts, model.similarity_fn_name = {"query": "the cat: ", "document": "a river: "}, "dot"
+    model.prompts, model.similarity_fn_name = {"query": "the cat: ", "document": "a river: "}, "manhattan"
     model.save(str(tmp_path / "model"))
     done = run_python("-W", "ignore", "-c", ROLES, cwd=tmp_path, HF_HOME=str(tmp_path / "hf"))
     assert done.returncode == 0, done.stderr

@@ -125,6 +125,12 @@ def test_a_search_is_compared_by_the_ranks_of_its_queries():
     assert row["low"] == row["difference"] == row["high"] == pytest.approx(75.0), "both queries have the same change"
 
 
+def test_a_query_among_the_passages_is_not_a_wrong_answer():
+    """It is nearest to itself. If it was judged right, it is the answer."""
+    task = SearchTask("faq", {"abc": {0}, "ee": {2}}, ["ab", "abc", "ee"])
+    assert task.scores(letters).tolist() == [100.0, 100.0]
+
+
 @pytest.mark.parametrize("similarity", ["cosine", "dot"])
 def test_a_search_has_the_prompts_and_the_similarity_of_the_model(bases, tmp_path, similarity):
     """`InformationRetrievalEvaluator` of sentence-transformers scores the same; the prompts matter."""

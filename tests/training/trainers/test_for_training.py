@@ -336,7 +336,11 @@ def test_worker_processes_can_be_sent_the_collator_without_the_model(name, base)
     [
         ("diffcse", {}, "generator: DiffCSE needs a masked language model"),
         ("simcse", {"temprature": 0.1}, "did you mean temperature"),
-        ("simcse", {"learning_rate": 1e-3}, "unknown key 'learning_rate'"),
+        (
+            "simcse",
+            {"learning_rate": 1e-3},
+            "unknown key 'learning_rate': a key of csezoo's own runs; set it in your trainer",
+        ),
         ("simcsee", {}, "must be one of simcse"),
     ],
 )

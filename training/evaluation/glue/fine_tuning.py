@@ -91,7 +91,7 @@ class FineTuning:
 def classifier(model: str, classes: int) -> PreTrainedModel:
     """Put a new classification head on an encoder. New weights are drawn with torch's random state."""
     backbone = load_backbone(model, dtype=torch.float32)
-    backbone.config.num_labels = classes
+    backbone.config.num_labels, backbone.config.problem_type = classes, None  # a base may be of another problem
     try:
         network = AutoModelForSequenceClassification.from_config(backbone.config)
     except ValueError as error:
@@ -166,6 +166,9 @@ def finetune(model: str, task: GlueTask, seed: int, settings: FineTuning, *, pro
     set_seed(seed)
     network = classifier(model, len(TASKS[task.name].labels) or 1)
     tokenizer = pair_tokenizer(model, network.config)
+    if tokenizer.pad_token_id is None:
+        raise UserError(f"{model}: its tokenizer has no padding token; give an encoder")
+    network.config.pad_token_id = tokenizer.pad_token_id  # a decoder finds the last token by it
     longest = min(settings.max_length, longest_input(network))
     train, *devs = (tokenize_examples(examples, tokenizer, longest) for examples in task.parts.values())
     chooser_rows = int(settings.dev_share * len(devs[0]))

@@ -33,9 +33,11 @@ class SearchTask:
         """Return the reciprocal rank (× 100) of the first right passage of each query, 0 after rank 10, `(queries,)`.
 
         Queries and passages are encoded with the prompts that the model has for them, and compared by its similarity.
-        The rank of a passage is one plus the number of wrong passages that are at least as similar.
+        The rank of a passage is one plus the number of wrong passages that are at least as similar. A passage that is
+        the query itself is not a wrong one.
         """
         texts = list(self.queries)
+        places = {passage: place for place, passage in enumerate(self.passages)}
         queries, passages = (
             torch.from_numpy(vectors_of(as_role(encode, role), of_role)).double()
             for role, of_role in (("query", texts), ("document", self.passages))
@@ -47,7 +49,7 @@ class SearchTask:
             for text, row in zip(texts[block], similarities(queries[block], passages).numpy(), strict=True):
                 right = sorted(self.queries[text])
                 best = row[right].max()
-                row[right] = -np.inf
+                row[[*right, *([places[text]] if text in places else [])]] = -np.inf
                 rank = 1 + int((row >= best).sum())
                 scores.append(100 / rank if rank <= LAST_RANK else 0.0)
         return np.array(scores)
