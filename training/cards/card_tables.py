@@ -117,9 +117,7 @@ def _cited(row: PublishedRow) -> str:
 def settings_table(recipe: Recipe) -> str:
     """Return the table of settings: data, optimisation, the method's keys, and the stage on labelled pairs."""
     rows: dict[str, object] = {
-        "data": _source(
-            recipe, recipe.train_file, name_of_data(recipe.dataset_file, recipe.dataset), recipe.text_columns
-        ),
+        "data": _source(recipe, recipe.train_file, recipe.dataset_file, recipe.dataset, recipe.text_columns),
         "length": f"{recipe.max_length} word pieces" if recipe.tells_length else "that of the base model",
         **(_training(recipe) if trained(recipe) or recipe.whitening_updates else {}),
         **_fitted(recipe),
@@ -162,25 +160,24 @@ def _training(recipe: Recipe) -> dict[str, object]:
 
 def _labelled(recipe: Recipe) -> dict[str, str]:
     """Return the settings of the labelled data."""
-    cells = {
-        "labelled data": plain(
-            _source(recipe, recipe.nli_file, name_of_data(recipe.nli_dataset_file, recipe.nli_dataset))
-        )
-    }
+    cells = {"labelled data": plain(_source(recipe, recipe.nli_file, recipe.nli_dataset_file, recipe.nli_dataset))}
     if recipe.nli_steps or recipe.nli_epochs:
         rate = recipe.learning_rate if recipe.nli_learning_rate is None else recipe.nli_learning_rate
         cells["nli_learning_rate"] = f"{rate:g}"
     return {**cells, "nli_batch_size": str(recipe.nli_batch_size)}
 
 
-def _source(recipe: Recipe, file: str | None, dataset: str | None, columns: list[str] | None = None) -> str:
+def _source(
+    recipe: Recipe, file: str | None, of_dataset: str | None, dataset: str | None, columns: list[str] | None = None
+) -> str:
     """Return the name of the file or of the dataset; without either, the columns that the file must have."""
-    if recipe.recipe in QUICKSTARTS and not (file or dataset):
+    name = name_of_data(of_dataset, dataset)
+    if recipe.recipe in QUICKSTARTS and not (file or name):
         return "made by the command"
     if file:
         return file_name(file)
-    if dataset:
-        return dataset if is_hub_id(dataset) else file_name(dataset)
+    if name:
+        return name if is_hub_id(name) else file_name(name)
     return f"a file with the columns {', '.join(columns)}" if columns else "none"
 
 

@@ -69,11 +69,13 @@ def write_page(page: Path, template: str = "page.html", **parts: Any) -> None:
 
 def _others(directory: str, names: list[str]) -> list[str]:
     """Return the files to leave out. SVG files can contain scripts, so only those of the zoo are kept."""
-    ideas = {idea.name: idea.read_bytes() for idea in all_ideas().values()}
-    files = [
-        path for path in (Path(directory, name) for name in names) if path.is_file() and path.suffix not in COPIED
-    ]
-    return [path.name for path in files if ideas.get(path.name) != path.read_bytes()]
+    paths = [Path(directory, name) for name in names]
+    return [path.name for path in paths if path.is_file() and path.suffix not in COPIED and not _is_idea(path)]
+
+
+def _is_idea(path: Path) -> bool:
+    idea = all_ideas().get(path.stem)
+    return idea is not None and path.name == idea.name and path.read_bytes() == idea.read_bytes()
 
 
 def index_parts(entries: list[Entry]) -> dict[str, Any]:
