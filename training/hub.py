@@ -13,7 +13,14 @@ from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from huggingface_hub import constants, get_hf_file_metadata, hf_hub_download, hf_hub_url, snapshot_download
+from huggingface_hub import (
+    constants,
+    get_hf_file_metadata,
+    hf_hub_download,
+    hf_hub_url,
+    snapshot_download,
+    try_to_load_from_cache,
+)
 
 # HTTPError is that of the HTTP client that huggingface_hub uses.
 from huggingface_hub.errors import (
@@ -98,10 +105,28 @@ def repository_file(repository: str, name: str, revision: str | None = None) -> 
     try:
         offline = not answers(repository, constants.ENDPOINT)
         return Path(hf_hub_download(repository, name, revision=revision, local_files_only=offline))
-    except (LocalEntryNotFoundError, EntryNotFoundError, HFValidationError):
+    except LocalEntryNotFoundError as error:  # an EntryNotFoundError, but the Hub may have the file
+        if offline:
+            return None
+        raise UserError(f"{repository} could not be reached: {one_line(error.__cause__ or error)}") from error
+    except (EntryNotFoundError, HFValidationError):
         return None
     except (HTTPError, OSError, ValueError) as error:
         raise UserError(f"{repository} could not be reached: {one_line(error)}") from error
+
+
+def may_exist(repository: str, name: str, revision: str | None = None) -> bool:
+    """Return whether a Hub repository may have a file that `repository_file` does not find.
+
+    The Hub does not answer then, and the cache has never asked for the file.
+    """
+    if os.path.isdir(repository):
+        return False
+    try:
+        unknown = try_to_load_from_cache(repository, name, revision=revision) is None
+        return unknown and not answers(repository, constants.ENDPOINT)
+    except HFValidationError:
+        return False
 
 
 def within_time(what: str, step: Callable[[], Result]) -> Result:

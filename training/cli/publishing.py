@@ -96,12 +96,14 @@ def add_repository_options(added: argparse.ArgumentParser) -> None:
 
 def publish(options: argparse.Namespace) -> None:
     from ..publishing.publish import publish as push
+    from ..publishing.publish import refuse_target
 
     quiet_transformers()
     run = Path(options.run_directory)
     if (run / "best_weights").is_dir() and (run / "recipe.yaml").is_file() and not (run / "results.json").is_file():
         from ..loop.runs import write_unfinished
 
+        refuse_target(options.to)  # before minutes of work
         print(f"written   {run / 'best'}, the best of the first {write_unfinished(run)} updates", flush=True)
     choices = {"private": options.private, "create_pr": options.create_pr, "tag": options.tag}
     choices |= {"adapter": options.adapter, "base": options.base}

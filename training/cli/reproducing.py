@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import os
 import shlex
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -71,6 +72,11 @@ def refuse_unused_machines(options: argparse.Namespace) -> None:
 
 def begin(out: Path) -> None:
     """Create the directory of a table or a search, and show what happens in it."""
+    if os.environ.get("WORLD_SIZE", "1") != "1":
+        raise UserError(
+            "this command starts `accelerate launch` itself; run it without, and give the options as "
+            "--launch='--num_processes 2'"
+        )
     create_directory(out, "--out")
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     logging.getLogger("csezoo").setLevel(logging.INFO)

@@ -115,13 +115,13 @@ def checkpoint_tokenizer(encoder: CsezooModel, model: str) -> PreTrainedTokenize
 
 
 def plain_encoder(
-    model: str, pooling: str, dtype: str = "float32"
+    model: str, pooling: str, dtype: str = "float32", revision: str = "main"
 ) -> tuple[SentenceEncoderModel, PreTrainedTokenizerFast]:
     """Load a transformers encoder as it is: its backbone with a pooling, and its tokenizer."""
     if pooling not in PLAIN_POOLINGS:
         raise UserError(f"pooling: {pooling!r} must be one of {', '.join(PLAIN_POOLINGS)}")
-    backbone = load_backbone(model, dtype=dtype)
-    tokenizer = load_tokenizer(model)
+    backbone = load_backbone(model, dtype=dtype, revision=revision)
+    tokenizer = load_tokenizer(model, revision=revision)
     refuse_missing_embeddings(model, tokenizer, backbone.config.vocab_size)
     encoder = encoder_around(backbone, pooling=pooling)
     with reading_tokenizer(model):

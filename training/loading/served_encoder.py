@@ -20,7 +20,7 @@ from csezoo.modeling.serving.pooling_csezoo import ACTIVATIONS, LAYERS, POOLINGS
 
 from ..errors import UserError, one_line, quoted
 from ..files import read_json
-from ..hub import repository_file
+from ..hub import may_exist, repository_file
 from ..recipes import Recipe, file_name, make_recipe
 from ..recipes.reading import as_word
 from .backbones import encoder_around, load_backbone
@@ -256,6 +256,11 @@ def follow_base(recipe: Recipe) -> tuple[Recipe, ServedEncoder | None]:
     """
     served = served_encoder(recipe.base_model, recipe.base_revision) if recipe.base_model else None
     if served is None:
+        if recipe.base_model and may_exist(recipe.base_model, "modules.json", recipe.base_revision):
+            logger.warning(
+                "the Hub does not answer, and the cache does not say how %s is served; it is read as a bare encoder",
+                recipe.base_model,
+            )
         return recipe, None
     own = {**recipe.to_dict(), "name": recipe.name}
     name = file_name(served.name)

@@ -124,6 +124,10 @@ def adapter_of_run(run: str, directory: Path, base: str | None = None) -> None:
     if not is_hub_id(base):
         raise UserError(f"base_model: {base} is a directory; give --base with the Hub id of that encoder")
     weights = base_weights(trained_on, recipe.base_revision)
+    if base != trained_on and sha256(base_weights(base, recipe.base_revision)) != sha256(weights):
+        raise UserError(
+            f"--base: {base} has other weights than {trained_on}, on which {run} was trained; give its Hub id"
+        )
     best: Any = load_checkpoint(str(Path(run, "best")))
     base_model = served(trained_on, recipe)
     refuse_other_settings(base_model, best, recipe)
@@ -205,7 +209,7 @@ def served(base: str, recipe: Recipe) -> Any:
     """Load a base model with its tokenizer, as its repository serves it; a bare one with the pooling of the recipe."""
     if model := load_as_served(base, recipe.base_revision, served_encoder(base, recipe.base_revision)):
         return model
-    encoder, tokenizer = plain_encoder(base, str(recipe.model["pooling"]))
+    encoder, tokenizer = plain_encoder(base, str(recipe.model["pooling"]), revision=recipe.base_revision or "main")
     encoder.tokenizer = tokenizer
     return encoder
 

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import cast
 
 from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, constants, snapshot_download
-from huggingface_hub.errors import HfHubHTTPError, HTTPError, LocalEntryNotFoundError
+from huggingface_hub.errors import HfHubHTTPError, HFValidationError, HTTPError, LocalEntryNotFoundError
 from huggingface_hub.hf_api import ModelInfo, RepoSibling
-from huggingface_hub.utils import disable_progress_bars, logging
+from huggingface_hub.utils import disable_progress_bars, logging, validate_repo_id
 from huggingface_hub.utils.sha import git_hash
 
 from ..errors import OutOfTimeError, UserError, one_line
@@ -82,8 +82,7 @@ def publish(
     Example:
         `publish("runs/quickstart", "my-name/my-model", private=True)`
     """
-    if "/" not in to:
-        raise UserError(f"--to: {to!r} has no owner; give ORG/NAME")
+    refuse_target(to)
     if base and not adapter:
         raise UserError("--base: only an adapter has one; give --adapter too")
     if create_pr and tag:
@@ -116,17 +115,30 @@ def publish(
         report(verify_adapter(staged) if adapter else verify_as_a_stranger(staged))
         commit = partial(_commit, api, to, known, operations, private, create_pr)
         sha, revision, url = within_time(f"the commit to {to}", commit)
-        unchecked = f"commit {sha} was made but not checked; publish again to finish"
+        made = f"commit {sha} was made but not checked; publish again to finish"
         try:
             check = partial(_read_back, to, staged, sha, revision, Path(directory, "cache"))
             report(within_time(f"the download of {to}", check))
             if tag and not tagged:
+                made = f"commit {sha} was made and checked but has no tag; publish again to finish"
                 within_time(f"the tag of {to}", lambda: api.create_tag(to, tag=tag, revision=sha))
         except ERRORS as error:
-            raise UserError(f"{unchecked}: {_explain(error, to)}") from None
+            raise UserError(f"{made}: {_explain(error, to)}") from None
         except OutOfTimeError as error:
-            raise OutOfTimeError(f"{unchecked}: {error}") from None
+            raise OutOfTimeError(f"{made}: {error}") from None
         return url
+
+
+def refuse_target(to: str) -> None:
+    """Refuse a name that no repository can have, and a machine that cannot publish."""
+    if "/" not in to:
+        raise UserError(f"--to: {to!r} has no owner; give ORG/NAME")
+    try:
+        validate_repo_id(to)
+    except HFValidationError as error:
+        raise UserError(f"--to: {one_line(error)}") from None
+    if constants.is_offline_mode():
+        raise UserError("HF_HUB_OFFLINE: the Hub cannot be reached in offline mode; unset the variable")
 
 
 def _find(api: HfApi, to: str) -> ModelInfo | None:

@@ -132,7 +132,8 @@ def _file(kind: str, settings: dict[str, Any]) -> str:
 def run_of(source: str, recipe: Recipe, values: dict[str, Any], seed: int, out: Path) -> Run:
     """Return the run of a recipe with a seed. Its directory is named after all keys that its numbers depend on."""
     directory = out / "runs" / f"{recipe.name}-{identity(deciding_keys(recipe))}" / f"seed-{seed}"
-    words = tuple((key, as_word(value)) for key, value in values.items())
+    read = recipe.to_dict()  # YAML reads a bare `no` as false
+    words = tuple((key, as_word(read.get(key, value) if value is False else value)) for key, value in values.items())
     return Run(directory, str(directory / "best"), replace(recipe, seeds=[seed]), source, words)
 
 

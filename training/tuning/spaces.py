@@ -64,8 +64,10 @@ def _refuse_malformed(where: str, allowed: Any) -> None:
         return
     if not isinstance(allowed, dict) or not {"low", "high"} <= allowed.keys() <= set(INTERVAL):
         raise UserError(f"{where}: {quoted(allowed)} must be a list, or {{low: …, high: …}}, perhaps with log or step")
-    if wrong := [each for each in INTERVAL if each in allowed and not isinstance(allowed[each], int | float)]:
+    if wrong := [each for each, value in allowed.items() if not isinstance(value, int | float)]:
         raise UserError(f"{where}: {wrong[0]}: {quoted(allowed[wrong[0]])} is not a number; write 1.0e-5, not 1e-5")
+    if wrong := [each for each, value in allowed.items() if not math.isfinite(value)]:
+        raise UserError(f"{where}: {wrong[0]}: {allowed[wrong[0]]} is not finite; give a number")
 
 
 def _distribution(where: str, allowed: Any, hint: Any) -> BaseDistribution:

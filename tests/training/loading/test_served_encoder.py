@@ -22,7 +22,7 @@ from csezoo.training.recipes import load_recipe, make_recipe
 from tests.conftest import SENTENCES, sentence_transformer
 from tests.families import save_family
 from tests.interpreters import run_python
-from tests.repositories import edit_json
+from tests.repositories import edit_json, local_files
 from tests.training.runs import command_line, values
 
 TEXTS = [*SENTENCES[:3], "THE OLD CAT", "", "the small cat " * 40]
@@ -321,3 +321,26 @@ def test_a_run_asks_the_hub_once_for_each_file_that_tells_how_its_base_is_served
     heads = [request.rpartition("/resolve/main/")[2] for request in hub.requests if request.startswith("HEAD")]
     told = ("modules.json", "1_Pooling/config.json", "2_Dense/config.json", "config_sentence_transformers.json")
     assert {name: heads.count(name) for name in told} == dict.fromkeys(told, 1)
+
+
+FOLLOWED = (
+    "from csezoo.training.loading.served_encoder import *; print(follow_base(Recipe(base_model='zoo/served'))[1])"
+)
+
+
+def test_a_file_that_the_hub_refuses_is_not_a_file_that_is_missing(hub, layered, tmp_path):
+    hub.commit("zoo/served", "a model", local_files(layered))
+    hub.failures["modules.json"] = 403
+    done = run_python("-c", FOLLOWED, **hub.environment(tmp_path / "hf"))
+    assert done.returncode == 1 and "zoo/served could not be reached" in done.stderr.splitlines()[-1]
+
+
+def test_a_cache_that_does_not_say_how_an_encoder_is_served_is_named(hub, layered, tmp_path):
+    hub.commit("zoo/served", "a model", local_files(layered))
+    environment = hub.environment(tmp_path / "hf")
+    cached = "from transformers import AutoModel; AutoModel.from_pretrained('zoo/served')"
+    assert run_python("-c", cached, **environment).returncode == 0
+    unknown = run_python("-c", FOLLOWED, **environment | {"HF_HUB_OFFLINE": "1"})
+    assert unknown.stdout == "None\n" and "the cache does not say how zoo/served is served" in unknown.stderr
+    known = run_python("-c", FOLLOWED, **environment)
+    assert "'pooling': 'mean'" in known.stdout and "does not say" not in known.stderr

@@ -1,6 +1,7 @@
 """Adapters: made of a run, loaded in three ways, merged with their base model, and published."""
 
 import re
+import shutil
 
 import numpy as np
 import pytest
@@ -20,7 +21,7 @@ from csezoo.training.publishing.fingerprints import verify_repository
 from tests.conftest import SENTENCES, sentence_transformer
 from tests.interpreters import run_python
 from tests.repositories import local_files
-from tests.training.runs import train, values
+from tests.training.runs import command_line, train, values
 
 # PEFT 0.21 asks transformers for a name that it will drop.
 pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning")
@@ -101,7 +102,9 @@ def test_a_run_with_other_settings_than_its_base_model_has_no_adapter(
         adapter_of_run(str(run), tmp_path / "adapter", BASE)
 
 
-def test_on_a_bare_encoder_an_adapter_needs_mean_pooling(bases, train_file, dev_file, tmp_path):
+def test_on_a_bare_encoder_an_adapter_needs_mean_pooling(bases, train_file, dev_file, tmp_path, monkeypatch):
+    shutil.copytree(bases["bert"], tmp_path / "zoo" / "base")
+    monkeypatch.chdir(tmp_path)
     for pooling in ("cls", "mean"):
         keys = {"pooling": pooling, "projection": "none", "select_by": "last", **LORA["simcse"]}
         train(values(bases["bert"], train_file, dev_file, tmp_path / pooling, max_steps=1, learning_rate=0.05, **keys))
@@ -206,6 +209,15 @@ def test_a_run_that_trained_all_weights_has_no_adapter(place, train_file, dev_fi
         stage_adapter(str(run), "zoo/tiny-adapter", tmp_path / "adapter", BASE)
 
 
+def test_another_base_than_that_of_the_run_is_refused_before_the_work(run, bases, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(bases["bert"], "zoo/other")
+    recipe = run / "recipe.yaml"
+    recipe.write_text(recipe.read_text("utf-8").replace(f"./{BASE}", str(bases["roberta"])), "utf-8")
+    with pytest.raises(UserError, match="--base: zoo/other has other weights than .*, on which .* was trained; give"):
+        adapter_of_run(str(run), tmp_path / "adapter", "zoo/other")
+
+
 def test_an_equal_model_has_no_adapter(bases, tmp_path):
     base = AutoModel.from_pretrained(bases["bert"])
     with pytest.raises(UserError, match="no weight differs from the base model"):
@@ -233,3 +245,19 @@ def test_it_is_published_with_its_card_and_loads_from_the_hub(run, place, hub, t
     merge = ["-W", "ignore", "-m", "csezoo.training.cli", "merge", "zoo/tiny-adapter", "--to", away / "merged"]
     assert run_python(*merge, cwd=away, **environment).returncode == 0
     close(vectors(away / "merged"), vectors(run / "best"))
+
+
+def test_of_a_revision_of_a_bare_encoder_that_has_changed_since(hub, bases, train_file, dev_file, tmp_path):
+    files = local_files(bases["bert"])
+    first = hub.commit("zoo/base", "base", {".gitattributes": b"", **files})
+    hub.commit("zoo/base", "other weights", {".gitattributes": b"", **local_files(bases["roberta"])})
+    recipe = values("zoo/base", train_file, dev_file, tmp_path / "run", learning_rate=0.05, max_steps=1)
+    recipe |= {"pooling": "mean", "projection": "none", "select_by": "last", "base_revision": first.id, "lora_rank": 2}
+    cli, environment = ["-W", "ignore", "-m", "csezoo.training.cli"], hub.environment(tmp_path / "hf")
+    for command in (
+        ["train", *command_line(recipe)],
+        ["publish", tmp_path / "run", "--adapter", "--to", "zoo/tiny-adapter"],
+    ):
+        done = run_python(*cli, *command, cwd=tmp_path, **environment)
+        assert done.returncode == 0, done.stderr
+    assert "merged with the base model" in done.stdout

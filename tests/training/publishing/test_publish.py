@@ -306,7 +306,7 @@ BAD_COMMANDS = {
     "no directory": (["--to", "zoo/tiny"], ["nowhere has no config.json", "run directory"]),
 }
 
-SILENT = {"a linked file", "linked results", "a linked directory", "a tag of a pull request", "no directory"}
+SILENT = {"a linked file", "linked results", "a linked directory", *BAD_COMMANDS}
 
 
 @pytest.fixture(scope="module")

@@ -10,10 +10,11 @@ from csezoo.training.cli.parser import main
 from csezoo.training.errors import UserError
 from csezoo.training.files import write_json
 from csezoo.training.recipes import load_recipe
+from csezoo.training.recipes.reading import parse_overrides
 from csezoo.training.reproducing.estimates import estimate
 from csezoo.training.reproducing.manifests import load_item
 from csezoo.training.reproducing.measuring import finished, read_results, write_complete
-from csezoo.training.reproducing.plan import plan
+from csezoo.training.reproducing.plan import plan, run_of
 from csezoo.training.reproducing.profiles import Profile, load_profile
 from csezoo.training.reproducing.reports import describe, unique_runs
 
@@ -52,6 +53,12 @@ def test_rows_seeds_and_keys_can_be_chosen():
     assert chosen[0].reasons == ["other learning_rate than in the paper"]
     with pytest.raises(UserError, match="no row 'nothing' in diffcse/table-5; there are DiffCSE with BatchNorm;"):
         plan(load_item("diffcse/table-5"), OUT, rows=["nothing"])
+
+
+def test_a_bare_no_of_yaml_reaches_the_training_as_the_word():
+    name, values = "simcse-bert-base-uncased", {"mixed_precision": False}
+    run = run_of(name, load_recipe(name, values), values, 1, OUT)
+    assert parse_overrides(run.command()[1:])["mixed_precision"] == "no"
 
 
 def test_a_row_is_named_exactly_although_other_names_contain_its_name():

@@ -18,6 +18,7 @@ from filelock import FileLock
 from safetensors.torch import load_file, save_file
 
 from csezoo.training.cli import main
+from csezoo.training.cli.reproducing import begin
 from csezoo.training.errors import UserError
 from csezoo.training.evaluation.encoders import load_encoder
 from csezoo.training.evaluation.significance import Similarities, paired_bootstrap
@@ -375,6 +376,13 @@ def test_mistakes_of_the_command_are_one_line(tmp_path, capsys):
             main(["reproduce", "prdsimcse/table-1", "--out", str(tmp_path), *words])
         assert error.value.code == 2
         assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_one_process_makes_a_table_however_many_train(tmp_path, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(UserError, match="starts `accelerate launch` itself; run it without, and give the options as"):
+        begin(tmp_path / "table")
+    assert not (tmp_path / "table").exists()
 
 
 @pytest.mark.slow

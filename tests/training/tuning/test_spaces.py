@@ -51,6 +51,7 @@ def test_a_key_has_choices_or_an_interval(tmp_path):
         ("learning_rate: [-1.0]", "learning_rate"),
         ("learning_rate: 1.0e-5", "must be a list, or {low"),
         ("learning_rate: {low: 1e-5, high: 1.0}", "'1e-5' is not a number; write 1.0e-5"),
+        ("learning_rate: {low: 1.0e-5, high: 1.0, step: .nan}", "step: nan is not finite"),
         ("learning_rate: {low: 1.0, high: 0.1}", "learning_rate: "),
         ("max_length: {low: 16, high: 64.0}", "max_length: high: 64.0 must be a whole number"),
         ("max_length: {low: 16, high: 64, step: 0.5}", "max_length: step: 0.5 must be a whole number"),
