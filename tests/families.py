@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 
 import torch
@@ -19,6 +20,15 @@ ROBERTA = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
 CAUSAL = ("<pad>", "<unk>", "<s>", "</s>")
 IDS = {"pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3}
 ROTARY = {**IDS, "head_dim": 16, "num_key_value_heads": 1}
+# Other rotations of positions than the defaults of transformers 4 and 5, as in real checkpoints.
+SCALED = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 40}
+ROTATIONS = {
+    "modernbert": {
+        name: {"rope_type": "default", "rope_theta": 2e4} for name in ("full_attention", "sliding_attention")
+    },
+    "qwen3": {"rope_type": "default", "rope_theta": 1e6},
+    "llama": {"rope_type": "llama3", "rope_theta": 5e5, **SCALED},
+}
 DEBERTA = {"relative_attention": True, "pos_att_type": ["p2c", "c2p"], "share_att_key": True, "position_buckets": 8}
 DEBERTA |= {"position_biased_input": False, "norm_rel_ebd": "layer_norm", "type_vocab_size": 0}
 # A family's name in the table: its model type, changes to `SIZES`, the kind of its tokenizer.
@@ -59,6 +69,8 @@ def family_config(family: str, **changes: object) -> PretrainedConfig:
         return AutoConfig.for_model(
             model_type, vocab_size=300, max_position_embeddings=160, initializer_range=0.2, **own, **changes
         )
+    if model_type in ROTATIONS:
+        own = {"rope_parameters": copy.deepcopy(ROTATIONS[model_type]), **own}
     return AutoConfig.for_model(model_type, **{**SIZES, **own, **changes})
 
 

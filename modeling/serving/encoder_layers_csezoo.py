@@ -38,9 +38,7 @@ def hidden_layers(backbone: PreTrainedModel) -> list[nn.Module]:
     for modules in backbone.modules():
         if isinstance(modules, nn.ModuleList) and len(modules) == groups:
             return [_without_group(modules[layer * groups // layers]) for layer in range(layers)]
-    raise ValueError(
-        f"base_model: {backbone.config.model_type} has no list of {layers} layers; choose another base_model"
-    )
+    raise ValueError(f"base_model: {backbone.config.model_type} has no list of {layers} layers; choose another one")
 
 
 def _without_group(layer: nn.Module) -> nn.Module:
@@ -111,8 +109,7 @@ def keys_and_values(backbone: PreTrainedModel) -> list[dict[nn.Linear, tuple[int
         found = {linear: parts for ends, parts in kinds for _, linear in projections_of(layer, ends)}
         if sorted(sum(found.values(), ())) != [0, 1]:
             raise ValueError(
-                f"views_module: prefix needs the projections to keys and values of each layer, and those of "
-                f"{backbone.config.model_type} are not known; set views_module: adapter"
+                f"views_module: keys and values of {backbone.config.model_type} are unknown; set views_module: adapter"
             )
         of_layers.append(found)
     return of_layers
@@ -165,10 +162,7 @@ def prefixes_in_slots(backbone: PreTrainedModel, prefixes: torch.Tensor) -> Iter
         for hook in hooks:
             hook.remove()
     if any(waiting.values()):
-        raise ValueError(
-            f"views_module: prefix does not reach the attention of {backbone.config.model_type}; set views_module: "
-            "lora"
-        )
+        raise ValueError(f"views_module: prefix does not reach {backbone.config.model_type}; set views_module: lora")
 
 
 def run_with_slots(

@@ -336,6 +336,9 @@ class CsezooModel(EncodesTexts):
         for name in self.code:
             if (file := Path(__file__).with_name(f"{name}_csezoo.py")) != directory / file.name:
                 shutil.copy(file, directory)
+        config = json.loads((directory / "config.json").read_text(encoding="utf-8"))
+        _add_rotary_names(config.get("backbone_config", config))
+        _write_json(directory / "config.json", config)
         self._write_modules(directory, state)
         if self.tokenizer is None:
             logger.warning(f"{directory}: no tokenizer was saved, because the model was loaded without one")
@@ -406,6 +409,16 @@ def save_tokenizer(directory: Path, tokenizer: PreTrainedTokenizerBase) -> None:
     config = json.loads(path.read_text(encoding="utf-8"))
     config = {key: value for key, value in config.items() if key not in ("is_local", "local_files_only")}
     _write_json(path, {**config, "tokenizer_class": "PreTrainedTokenizerFast"})
+
+
+def _add_rotary_names(config: dict[str, Any]) -> None:
+    """Say how an encoder rotates positions by the names of transformers 4 too, which ignores `rope_parameters`."""
+    rope, modern = config.get("rope_parameters") or {}, config["model_type"] == "modernbert"
+    whole, local = rope.get("full_attention", rope), rope.get("sliding_attention")
+    names = ("global_rope_theta", "local_rope_theta") if modern else ("rope_theta", "rope_local_base_freq")
+    config |= {name: of["rope_theta"] for name, of in zip(names, (whole, local), strict=True) if of}
+    if whole.get("rope_type", "default") != "default":
+        config["rope_scaling"] = {key: value for key, value in whole.items() if key != "rope_theta"}
 
 
 def _write_json(path: Path, value: Any) -> None:

@@ -146,8 +146,7 @@ class Flow(nn.Module):
         super().__init__()
         if hidden_size % 2**LEVELS:
             raise ValueError(
-                f"flow: {hidden_size} dimensions cannot be halved {LEVELS} times; choose a base_model whose hidden "
-                f"size is a multiple of {2**LEVELS}"
+                f"flow: {hidden_size} dimensions are no multiple of {2**LEVELS}; choose another base_model"
             )
         sizes = [hidden_size // 2**level for level in range(LEVELS)]
         self.levels = nn.ModuleList(nn.ModuleList(FlowStep(size, width) for _ in range(DEPTH)) for size in sizes)
@@ -229,6 +228,8 @@ class CsezooOwnFormModel(CsezooModel):
         self.transform = build_layers(own.get("transform", []), self.known_layers)
         if "denoise" in own:  # the template's bias for each length of a sentence
             self.template_bias = nn.Parameter(torch.zeros(own["denoise"]["longest"] + 1, size), requires_grad=False)
+        # What sentence-transformers takes for the length of the vectors, where no module of its own makes them.
+        config.projection_dim = self.embedding_size
         self.post_init()
 
     def run_backbone(self, attention_mask: torch.Tensor, **inputs: Any) -> BackboneOutput:

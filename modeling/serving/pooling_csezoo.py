@@ -114,10 +114,7 @@ def check_mask_token(input_ids: torch.Tensor, mask_token_id: int) -> None:
 def check_right_padding(attention_mask: torch.Tensor) -> None:
     """Refuse a batch with a row that is padded on the left: other positions would change its vector."""
     if not attention_mask[:, 0].all():
-        raise ValueError(
-            "attention_mask: a row begins with padding, which would change its vector; set "
-            'tokenizer.padding_side = "right"'
-        )
+        raise ValueError('attention_mask: a row begins with padding; set tokenizer.padding_side = "right"')
 
 
 class Dense(nn.Module):

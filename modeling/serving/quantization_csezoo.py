@@ -1,4 +1,4 @@
-"""Quantise embeddings to one byte or one bit per dimension, with the names and numbers of sentence-transformers."""
+"""Quantise embeddings to a byte or a bit per dimension: `sentence_transformers.quantize_embeddings`, bit for bit."""
 
 import torch
 from transformers.utils import logging
@@ -26,10 +26,7 @@ def quantization_ranges(embeddings: torch.Tensor) -> torch.Tensor:
                 [ 1.,  3.]])
     """
     if len(embeddings) < 2:
-        raise ValueError(
-            "precision: the range of each dimension cannot be known from a single text; encode many texts in one "
-            "call, or encode to float32 and call quantize_embeddings with the ranges of other embeddings"
-        )
+        raise ValueError("precision: one text has no range; encode many at once, or give quantize_embeddings `ranges`")
     if len(embeddings) < FEW:
         logger.warning(f"the ranges of {len(embeddings)} embeddings are not reliable; encode more texts at once")
     return torch.stack([embeddings.amin(0), embeddings.amax(0)])
@@ -56,9 +53,6 @@ def quantize_embeddings(embeddings: torch.Tensor, precision: str, ranges: torch.
 
     Raises:
         ValueError: the precision is unknown, or the ranges cannot be known from fewer than two embeddings.
-
-    Relations:
-        The numbers are those of `sentence_transformers.util.quantization.quantize_embeddings`, bit for bit.
 
     Example:
         >>> quantize_embeddings(torch.tensor([[-1.0, 0.5, 0.2], [1.0, -0.5, 0.0]]), "ubinary")

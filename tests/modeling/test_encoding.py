@@ -197,7 +197,7 @@ def test_token_embeddings_are_the_last_layer_without_padding(model):
         ({"precision": "int4"}, "precision: 'int4' must be one of float32, int8"),
         ({"output_value": None}, "output_value: None must be one of sentence_embedding, token_embeddings"),
         ({"output_value": "token_embeddings", "truncate_dim": 4}, "output_value: token_embeddings are neither"),
-        ({"precision": "int8"}, "precision: the range of each dimension cannot be known from a single text"),
+        ({"precision": "int8"}, "precision: one text has no range"),
     ],
 )
 def test_an_option_that_cannot_be_used_is_refused(model, options, message):

@@ -206,16 +206,17 @@ def stream_position(checkpoint: Path, process: int) -> StreamPosition | None:
 def newest(directory: Path, receipt: dict[str, object], *, force: bool = False) -> Path | None:
     """Return the newest sound checkpoint of this run, or None if the run has none yet.
 
-    Damaged checkpoints and those of other runs are skipped with a warning. Resuming from the checkpoint before a
+    Damaged checkpoints and those of other runs are skipped with a warning, if one is left. Resuming from one before a
     damaged one ends with the same weights, later. Incomplete ones that are older than the one returned are deleted.
 
     Args:
         receipt: of the run now. With `force`, a checkpoint with any other is accepted.
 
     Raises:
-        UserError: the receipt in the checkpoint differs from the one now, or every checkpoint is damaged.
+        UserError: the receipt in the checkpoint differs from the one now, or every checkpoint is damaged or another
+            run's.
     """
-    found = damaged = None
+    found = damaged = foreign = None
     for path in reversed(_all(directory)):
         problem = _incomplete(path) or (None if found else _damage(path))
         if found and problem:
@@ -228,12 +229,17 @@ def newest(directory: Path, receipt: dict[str, object], *, force: bool = False) 
             damaged = damaged or f"{path} is damaged ({problem})"
         elif other := None if force else _other_run(path, receipt):
             logger.warning("skipping %s: %s", path, other)
+            foreign = foreign or f"{path} cannot be resumed: {other}"
         else:
             found = path
     if found is None and damaged:
         raise UserError(
             f"{damaged}, and no checkpoint before it is sound; put a copy of it back, or delete {directory} to start "
             "again"
+        )
+    if found is None and foreign:
+        raise UserError(
+            f"{foreign}; undo the change, use --force to resume with it, or delete {directory} to start again"
         )
     if found is None:
         return None

@@ -6,6 +6,7 @@ import hashlib
 import inspect
 import json
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 
 import torch
@@ -121,8 +122,11 @@ def code_sha256(model: ForContrastiveLearning) -> str:
     files += [file for pattern in CODE for file in training.glob(pattern)]
     digest = hashlib.sha256()
     for file in sorted(files):
-        digest.update(f"{file.name} {sha256(file)}\n".encode())
+        digest.update(f"{file.name} {_as_loaded(file)}\n".encode())
     return digest.hexdigest()
+
+
+_as_loaded = cache(sha256)  # a file that is edited during a run changes nothing of its later seeds
 
 
 def pretrained_sha256(model: ForContrastiveLearning) -> dict[str, str]:

@@ -46,15 +46,17 @@ from ..pictures.vectors import draw_similarities
 from ..publishing.repository import save_card
 from ..recipes import Recipe, load_recipe, origin
 from .best_model import BestModel, pairs_to_draw, pairs_to_show
-from .building import build
+from .building import build, build_on
 from .checkpoints import RECEIPT, newest, read_state, refuse_another_build, step_of
 from .distributed.hosts import wait_for_all
 from .distributed.launch import join_processes, make_accelerator, on_main, start_tracker
+from .run_data import RunData
 from .run_directories import (
     begin_seed,
     best_directory,
     claim_seed,
     finished_seeds,
+    is_begun,
     is_in_run,
     move_to_seed,
     recorded_keys,
@@ -64,7 +66,7 @@ from .run_directories import (
 )
 from .run_receipt import local_checksums, recipe_sha256, refuse_changed_data, refuse_mixed_seeds
 from .training_log import TrainingLog
-from .training_loop import train
+from .training_loop import plan_stages, train
 
 logger = logging.getLogger(__name__)
 
@@ -118,6 +120,9 @@ def _run_seeds(recipe: Recipe, served: ServedEncoder | None, output: Path, accel
     """Train and evaluate each seed that is not finished and that no other process trains, and aggregate them."""
     on_main(accelerator, partial(refuse_busy, output, recipe))
     dev, tests = load_evaluation(recipe)
+    if recipe.overwrite and on_main(accelerator, partial(is_begun, output)):
+        # Read the model and the data first: a mistake in the recipe must not cost the old run.
+        plan_stages(recipe, RunData(recipe, recipe.seeds[0], build_on(recipe, served), accelerator))
     for number, seed in enumerate(recipe.seeds):
         with ExitStack() as held:
             seeds, run = on_main(accelerator, partial(claim_seed, output, recipe, seed, held))

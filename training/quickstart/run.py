@@ -19,7 +19,7 @@ from ..files import locked, remove, replace_directory
 from ..loop.distributed.hosts import wait_for_all
 from ..loop.distributed.launch import join_processes
 from ..loop.run_directories import best_directory, claim_run, clear, is_begun, seeds_locked
-from ..loop.runs import run_recipe
+from ..loop.runs import refuse_inputs, run_recipe
 from ..recipes import FREE_KEYS, QUICKSTARTS, Recipe, load_recipe
 from . import base, words, world
 from .base import train_base
@@ -48,6 +48,7 @@ def quickstart(name: str, overrides: dict[str, object], **sizes: int) -> None:
     """
     recipe = load_recipe(name, overrides)
     output = Path(recipe.output_dir or f"runs/{name}")
+    refuse_inputs(recipe, output)  # before `_prepare` may delete a run
     recipes = [_with_files(recipe, output, output)]
     if name == LABELLED:
         shared = {key: value for key, value in overrides.items() if key in SHARED}

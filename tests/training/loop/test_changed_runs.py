@@ -298,6 +298,34 @@ def test_a_change_that_force_cannot_resume_with_is_one_line_and_overwrite_starts
     assert [line["step"] for line in lines(run) if "loss" in line] == list(range(1, 8))
 
 
+@pytest.mark.parametrize(
+    "mistake",
+    [
+        {"base_model": "./nowhere"},
+        {"method": "diffcse", "generator": "./nowhere"},
+        {"text_columns": ["nowhere"]},
+        {"teachers": ["./nowhere"], "rank_weight": 1.0},
+        {"max_length": 9999},
+    ],
+    ids=" ".join,
+)
+def test_a_mistake_beside_overwrite_does_not_cost_the_old_run(broken, mistake):
+    run, recipe = broken
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    with pytest.raises(UserError, match="nowhere|9999"):
+        train(recipe, **mistake, overwrite=True)
+    assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
+
+
+def test_a_forced_change_that_was_stopped_needs_force_again(broken, train_up_to):
+    run, recipe = broken
+    changed = {**recipe, "learning_rate": 5e-4, "max_steps": 8}
+    train_up_to("step 7", {**changed, "force": True})
+    with pytest.raises(UserError, match=f"{newest(run)} cannot be resumed: it belongs to another recipe; undo"):
+        train(changed)
+    assert train(changed, force=True)["training"]["updates"] == 8
+
+
 def test_a_change_that_force_cannot_resume_with_can_be_undone(whole, broken):
     run, recipe = broken
     with pytest.raises(UserError, match="--force cannot resume with this change of the optimizer"):

@@ -116,6 +116,16 @@ def test_the_run_on_an_old_world_is_removed_before_a_new_world_is_made(tmp_path,
     assert (output / "results.json").is_file(), "a finished run is not deleted by an upgrade"
 
 
+def test_a_mistake_beside_overwrite_does_not_cost_the_old_run(tmp_path):
+    for name in ("recipe.yaml", "results.json"):
+        (tmp_path / name).write_text("{}", encoding="utf-8")
+    with pytest.raises(UserError, match="train_file: nowhere.txt does not exist"):
+        quickstart(
+            "quickstart", {"output_dir": str(tmp_path), "train_file": "nowhere.txt", "overwrite": True}, **SIZES
+        )
+    assert (tmp_path / "results.json").is_file()
+
+
 def test_a_run_beside_it_is_not_deleted(tmp_path):
     run = tmp_path / "simcse" / "results.json"
     run.parent.mkdir()
