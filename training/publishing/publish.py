@@ -130,15 +130,13 @@ def publish(
 
 
 def refuse_target(to: str) -> None:
-    """Refuse a name that no repository can have, and a machine that cannot publish."""
+    """Refuse a name that no repository can have."""
     if "/" not in to:
         raise UserError(f"--to: {to!r} has no owner; give ORG/NAME")
     try:
         validate_repo_id(to)
     except HFValidationError as error:
         raise UserError(f"--to: {one_line(error)}") from None
-    if constants.is_offline_mode():
-        raise UserError("HF_HUB_OFFLINE: the Hub cannot be reached in offline mode; unset the variable")
 
 
 def _find(api: HfApi, to: str) -> ModelInfo | None:

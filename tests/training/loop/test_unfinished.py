@@ -55,11 +55,13 @@ def test_a_soup_and_a_whitening_are_part_of_it(whole, tmp_path):
 
 
 def test_the_command_writes_it_and_stages_it_without_results(unfinished, tmp_path, capsys):
-    with pytest.raises(SystemExit):
-        main(["publish", str(unfinished), "--to", "no-owner"])
-    captured = capsys.readouterr()
-    assert captured.out == f"written   {unfinished}/best, the best of the first 6 updates\n"
-    assert "'no-owner' has no owner" in captured.err
+    for to, refused in {"no-owner": "'no-owner' has no owner", "zoo/tiny": "was not published"}.items():
+        assert not (unfinished / "best").exists(), "a bad name is refused before it is written"
+        with pytest.raises(SystemExit):
+            main(["publish", str(unfinished), "--to", to])
+        captured = capsys.readouterr()
+        assert refused in captured.err
+    assert captured.out.startswith(f"written   {unfinished}/best, the best of the first 6 updates\n")
     stage(str(unfinished), "zoo/tiny", tmp_path / "staged")
     assert "card, audit" in verify_files(tmp_path / "staged")
     staged = {path.name for path in (tmp_path / "staged").iterdir()}
