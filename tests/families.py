@@ -22,13 +22,9 @@ IDS = {"pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3}
 ROTARY = {**IDS, "head_dim": 16, "num_key_value_heads": 1}
 # Other rotations of positions than the defaults of transformers 4 and 5, as in real checkpoints.
 SCALED = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 40}
-ROTATIONS = {
-    "modernbert": {
-        name: {"rope_type": "default", "rope_theta": 2e4} for name in ("full_attention", "sliding_attention")
-    },
-    "qwen3": {"rope_type": "default", "rope_theta": 1e6},
-    "llama": {"rope_type": "llama3", "rope_theta": 5e5, **SCALED},
-}
+MODERN = dict.fromkeys(("full_attention", "sliding_attention"), {"rope_type": "default", "rope_theta": 2e4})
+QWEN3 = {"rope_type": "default", "rope_theta": 1e6}
+LLAMA = {"rope_type": "llama3", "rope_theta": 5e5, **SCALED}
 DEBERTA = {"relative_attention": True, "pos_att_type": ["p2c", "c2p"], "share_att_key": True, "position_buckets": 8}
 DEBERTA |= {"position_biased_input": False, "norm_rel_ebd": "layer_norm", "type_vocab_size": 0}
 # A family's name in the table: its model type, changes to `SIZES`, the kind of its tokenizer.
@@ -45,15 +41,15 @@ FAMILIES: dict[str, tuple[str, dict[str, object], str]] = {
     "DeBERTa-v3": ("deberta-v2", DEBERTA, "unigram-bert"),
     "ModernBERT": (
         "modernbert",
-        {**IDS, "cls_token_id": 2, "sep_token_id": 3, "local_attention": 128},
+        {**IDS, "cls_token_id": 2, "sep_token_id": 3, "local_attention": 128, "rope_parameters": MODERN},
         "byte-level-bert",
     ),
     "NomicBERT": ("nomic_bert", {"head_dim": 16}, "wordpiece"),
     "GTE": ("gte", {}, "wordpiece"),
     "Jina-v3": ("jina_embeddings_v3", {}, "unigram"),
     "EuroBERT": ("eurobert", {**ROTARY, "mask_token_id": 4}, "byte-level-bert"),
-    "Qwen3": ("qwen3", ROTARY, "byte-level-causal"),
-    "Llama": ("llama", ROTARY, "unigram-causal"),
+    "Qwen3": ("qwen3", {**ROTARY, "rope_parameters": QWEN3}, "byte-level-causal"),
+    "Llama": ("llama", {**ROTARY, "rope_parameters": LLAMA}, "unigram-causal"),
     "Gemma3": ("gemma3_text", ROTARY, "unigram-causal"),
 }
 CAUSAL_FAMILIES = ("Qwen3", "Llama", "Gemma3")
@@ -69,9 +65,8 @@ def family_config(family: str, **changes: object) -> PretrainedConfig:
         return AutoConfig.for_model(
             model_type, vocab_size=300, max_position_embeddings=160, initializer_range=0.2, **own, **changes
         )
-    if model_type in ROTATIONS:
-        own = {"rope_parameters": copy.deepcopy(ROTATIONS[model_type]), **own}
-    return AutoConfig.for_model(model_type, **{**SIZES, **own, **changes})
+    # transformers changes the mappings that it is given.
+    return AutoConfig.for_model(model_type, **copy.deepcopy({**SIZES, **own, **changes}))
 
 
 def family_tokenizer(family: str, texts: list[str] = SENTENCES) -> PreTrainedTokenizerFast:

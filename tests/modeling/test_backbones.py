@@ -7,6 +7,7 @@ from transformers import AutoConfig, AutoModel, BertConfig, DebertaV2Config
 from csezoo.modeling import DiffAugConfig, SimCSEConfig
 from csezoo.modeling.contrastive.backbones import embedding_output, first_output, longest_input
 from csezoo.modeling.contrastive.perturbations import perturbed
+from csezoo.modeling.contrastive.published import load_published
 from csezoo.modeling.contrastive.view_adapters import projections
 from csezoo.modeling.methods.diffaug.model import DiffAugModel
 from csezoo.modeling.methods.simcse.model import SimCSEModel
@@ -17,8 +18,10 @@ from csezoo.modeling.serving.encoder_layers_csezoo import (
     prefixes_in_slots,
 )
 from csezoo.modeling.serving.modeling_csezoo import is_causal
-from tests.families import CAUSAL_FAMILIES, FAMILIES, SIZES, family_config, save_family
+from csezoo.training.files import read_json
+from tests.families import CAUSAL_FAMILIES, FAMILIES, SCALED, SIZES, family_config, save_family
 from tests.family_table import METHODS, check_cell, check_remote_code
+from tests.repositories import tiny_repository
 
 NO_MASKED_LM = "has no mask token"
 REFUSALS = {(family, method): NO_MASKED_LM for family in CAUSAL_FAMILIES for method in ("mlm", "DiffCSE")}
@@ -193,3 +196,24 @@ def test_deberta_without_shared_keys_adapts_its_own_projections_only():
     assert isinstance(config, DebertaV2Config)
     names = [name for name, _ in projections(AutoModel.from_config(config), (".query_proj",))]
     assert names == [".attention.self.query_proj"] * 3
+
+
+@pytest.mark.parametrize(
+    ("family", "names"),
+    [
+        ("Qwen3", {"rope_theta": 1e6}),
+        ("Llama", {"rope_theta": 5e5, "rope_scaling": {"rope_type": "llama3", **SCALED}}),
+        ("Gemma3", {"rope_theta": 1e6, "rope_local_base_freq": 1e4}),
+        ("ModernBERT", {"global_rope_theta": 2e4, "local_rope_theta": 2e4}),
+        ("BERT", {}),
+    ],
+)
+def test_transformers_4_finds_how_positions_are_rotated_by_its_own_names(family, names, tmp_path):
+    """It ignores `rope_parameters`, and would take the defaults of the family."""
+    for form, changes in {"plain": {}, "own": {"method": "isbert"}}.items():
+        repository = tiny_repository(tmp_path / form, kind=family, pooling="mean", **changes)
+        config = read_json(repository / "config.json")
+        config = config.get("backbone_config", config)
+        assert {name: config[name] for name in config if "rope" in name and name != "rope_parameters"} == names
+        load_published(repository).save_pretrained(tmp_path / "again")
+        assert read_json(tmp_path / "again" / "config.json") == read_json(repository / "config.json")

@@ -34,7 +34,7 @@ from csezoo.training.publishing.fingerprints import verify_repository
 from csezoo.training.publishing.staging import verify_files
 from tests.clean_interpreter import run_without_csezoo
 from tests.conftest import SENTENCES
-from tests.families import SCALED, family_config
+from tests.families import family_config
 from tests.hub_server import HubServer
 from tests.interpreters import run_python
 from tests.repositories import PROMPT, tiny_encoder, tiny_repository
@@ -360,27 +360,6 @@ def test_sentence_transformers_knows_the_length_of_the_vectors_without_a_plain_f
     own = tiny_repository(tmp_path / "own", pooling="wk", whitening_size=8)
     model = SentenceTransformer(str(own), trust_remote_code=True, device="cpu")
     assert model.get_embedding_dimension() == model.encode(TEXTS).shape[1] == 8
-
-
-@pytest.mark.parametrize(
-    ("family", "names"),
-    [
-        ("Qwen3", {"rope_theta": 1e6}),
-        ("Llama", {"rope_theta": 5e5, "rope_scaling": {"rope_type": "llama3", **SCALED}}),
-        ("Gemma3", {"rope_theta": 1e6, "rope_local_base_freq": 1e4}),
-        ("ModernBERT", {"global_rope_theta": 2e4, "local_rope_theta": 2e4}),
-        ("BERT", {}),
-    ],
-)
-def test_transformers_4_finds_how_positions_are_rotated_by_its_own_names(family, names, tmp_path):
-    """It ignores `rope_parameters`, and would take the defaults of the family."""
-    for form, changes in {"plain": {}, "own": {"method": "isbert"}}.items():
-        repository = tiny_repository(tmp_path / form, kind=family, pooling="mean", **changes)
-        config = read_json(repository / "config.json")
-        config = config.get("backbone_config", config)
-        assert {name: config[name] for name in config if "rope" in name and name != "rope_parameters"} == names
-        load_published(repository).save_pretrained(tmp_path / "again")
-        assert read_json(tmp_path / "again" / "config.json") == read_json(repository / "config.json")
 
 
 @pytest.mark.parametrize(("installed", "warnings"), [("5.3.0", 1), (OLDEST, 0)])
