@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import socket
+from collections import Counter
 from pathlib import Path
 
 # Set before any library reads them: no test may reach the network.
@@ -72,6 +73,22 @@ def pytest_configure(config):
     if config.option.markexpr == "not slow" and MEMORY.is_dir() and os.access(MEMORY, os.W_OK):
         if shutil.disk_usage(MEMORY).free > 4 * 2**30:
             os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """Run more workers than cores: a third of the time, a test waits for a package, a server or another process."""
+    return (os.cpu_count() or 1) * 3 // 2
+
+
+@pytest.hookimpl(trylast=True)  # the tests that run are chosen
+def pytest_collection_modifyitems(items):
+    """Start the files that take longest first, so that no worker has one of them left at the end."""
+    limits: Counter[Path] = Counter()
+    for item in items:
+        limit = item.get_closest_marker("timeout")
+        limits[item.path] += limit.args[0] if limit else 1
+    items.sort(key=lambda item: (-limits[item.path], item.path))
 
 
 def pytest_collection_finish():

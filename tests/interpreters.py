@@ -134,13 +134,14 @@ def free_port() -> int:
                 return port
 
 
-def run_two(*arguments: object) -> tuple[str, str]:
+def run_two(*arguments: object, **environment: str) -> tuple[str, str]:
     """`Python` twice, as two processes that find each other like those of `accelerate launch`; what both wrote."""
     shared = {
         "WORLD_SIZE": "2",
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(free_port()),
         "ACCELERATE_USE_CPU": "true",
+        **environment,
     }
     started = [Python(*arguments, RANK=rank, LOCAL_RANK=rank, **shared) for rank in ("0", "1")]
     finished = [process.finish() for process in started]

@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 import torch
+import yaml
 from safetensors.torch import load_file
 
 from csezoo.training.loop.runs import run_recipe
 from csezoo.training.recipes import make_recipe
+from tests.interpreters import run_two
 
 ROOT = Path(__file__).parents[2]
 LAUNCH_TWO: tuple[str, ...] = ("accelerate", "launch", "--multi_gpu", "--num_processes", "2", "--num_machines", "1")
@@ -61,17 +63,23 @@ def start(recipe, *launcher, **environment):
     )
 
 
-def sharded(recipe, **environment) -> subprocess.Popen:
+FSDP = ROOT / "examples" / "launch" / "fsdp.yaml"
+
+
+def launch_shards(recipe) -> subprocess.Popen:
     """The unchanged launch file, on processor cores; see `tests/sharded_on_cpu.py`."""
-    config = ["--config_file", ROOT / "examples" / "launch" / "fsdp.yaml", "--main_process_port", "0"]
-    return subprocess.Popen(
-        ["accelerate", "launch", *map(str, config), "-m", "tests.sharded_on_cpu", *command_line(recipe)],
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, **environment},
-    )
+    launcher = ("accelerate", "launch", "--config_file", str(FSDP), "--main_process_port", "0")
+    return start(recipe, *launcher, "-m", "tests.sharded_on_cpu", PYTHONPATH=str(ROOT))
+
+
+def train_shards(recipe, **environment) -> str:
+    """The log of two processes that shard as the launch file says, without its launcher, which takes longer."""
+    config = yaml.safe_load(FSDP.read_text(encoding="utf-8"))["fsdp_config"]
+    settings = {
+        key.upper(): str(value).lower() if isinstance(value, bool) else str(value) for key, value in config.items()
+    }
+    settings |= {"ACCELERATE_USE_FSDP": "true", **environment}
+    return run_two("-m", "tests.sharded_on_cpu", *command_line(recipe), **settings)[1]
 
 
 def finish(process):

@@ -13,7 +13,7 @@ from csezoo.training.loop.building import build, choose_layout
 from csezoo.training.loop.runs import run_recipe
 from csezoo.training.recipes import make_recipe
 from tests.conftest import SENTENCES
-from tests.training.runs import finish, lines, sharded, train, values
+from tests.training.runs import finish, launch_shards, lines, train, values
 
 
 @pytest.fixture(scope="module")
@@ -98,7 +98,7 @@ def test_shards_of_two_processes_train_like_one_without_padding(base_without_dro
     del one["dev_file"]
     two = {**one, "output_dir": str(tmp_path / "two")}
     train(one)
-    code, _, err = finish(sharded(two))
+    code, _, err = finish(launch_shards(two))
     assert code == 0, err
     for left, right in zip(lines(tmp_path / "one"), lines(tmp_path / "two"), strict=True):
         assert left == pytest.approx(right, rel=1e-4)

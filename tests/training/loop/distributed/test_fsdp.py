@@ -10,7 +10,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy
 from csezoo.training.errors import UserError
 from csezoo.training.loop.distributed.fsdp import fsdp_plugin
 from tests.methods import RUNS, exact, run_keys
-from tests.training.runs import FEW_MASKS, finish, same_but_for_rounding, same_run, sharded, train, values
+from tests.training.runs import FEW_MASKS, same_but_for_rounding, same_run, train, train_shards, values
 
 ROOT = Path(__file__).parents[4]
 
@@ -34,8 +34,7 @@ def test_shards_train_like_one_process_and_resume(
     two = {**one, "output_dir": str(tmp_path / "two")}
     del one["dev_file"], two["dev_file"]
     train(one)
-    code, _, err = finish(sharded(two, WHOLE=str(tmp_path / "whole")))
-    assert code == 0, err
+    err = train_shards(two, WHOLE=str(tmp_path / "whole"))
     assert "2 process(es) on cpu" in err and "step-00000004" in err and "resumed from" in err
     near = 5e-4 if "esimcse" in name else 2e-5
     same_but_for_rounding(tmp_path / "one", tmp_path / "two", step=4, near=near, files=("model", "optimizer"))
