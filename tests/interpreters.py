@@ -48,6 +48,7 @@ def _interpret(
     arguments: list[str], directory: str, environment: dict[str, str], paths: list[str], written: str
 ) -> None:
     """What `python` does with these arguments, in this process."""
+    multiprocessing.set_start_method(None, force=True)  # python's own; it would start a server like ours for workers
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(directory)
