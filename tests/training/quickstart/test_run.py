@@ -72,7 +72,7 @@ def test_the_report_has_every_row_and_says_what_was_learnt_from_what(twice):
 
 
 @pytest.mark.slow
-def test_the_report_ends_with_the_picture_and_three_lines_that_load_the_model(twice):
+def test_the_report_ends_with_lines_that_load_the_model(twice):
     run, shown, _ = twice[0]
     *_, picture, repository, first, second, third = shown.rstrip().splitlines()
     assert picture.endswith(": run/before_and_after.png") and repository.endswith(": run/best")
