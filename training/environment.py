@@ -27,10 +27,13 @@ if TYPE_CHECKING:
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4
 
 
+_version = functools.cache(importlib.metadata.version)  # a run asks several times
+
+
 def versions() -> dict[str, str]:
     """Return the versions of the libraries that a score depends on."""
     names = ("csezoo", "torch", "transformers", "tokenizers", "numpy", "scipy", "scikit-learn")
-    return {name: importlib.metadata.version(name) for name in names}
+    return {name: _version(name) for name in names}
 
 
 def default_device() -> torch.device:
