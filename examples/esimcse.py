@@ -122,7 +122,7 @@ class ESimCSEForContrastiveLearning(ForContrastiveLearning):
         return self
 
     def initialise_heads(self, lost: set[str]) -> set[str]:
-        """Accept a serving checkpoint without average and queue, because `begin_stage` makes both."""
+        """Accept a repository without average and queue, because `begin_stage` makes both."""
         if "queue" in lost:
             self.queue.zero_()
         return super().initialise_heads(lost) | ({"momentum_encoder", "momentum_projection", "queue"} & lost)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import importlib.metadata
+import logging
 import os
 import platform
 import sys
@@ -120,6 +121,18 @@ def peak_device_bytes(device: torch.device) -> int | None:
     import torch
 
     return torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None
+
+
+def show_log(*, main: bool = True, force: bool = False) -> None:
+    """Print what the log of csezoo says, and of every other library only warnings.
+
+    Args:
+        main: no other process of a run; those print errors alone.
+        force: replace what the caller has set up.
+    """
+    logging.basicConfig(level=logging.WARNING, format="%(message)s", force=force)
+    logging.getLogger("csezoo").setLevel(logging.INFO if main else logging.ERROR)
+    quiet_transformers()
 
 
 def quiet_transformers() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import errno
 import io
 import os
@@ -70,6 +71,15 @@ def library_errors(message: str) -> Iterator[None]:
         raise UserError(message.replace("{error}", one_line(error))) from error
 
 
+@contextmanager
+def writing(option: str, path: object, way_out: str = "") -> Iterator[None]:
+    """Turn what the system raises while the path that an option names is written into one line."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(f"{option}: {path} cannot be written ({one_line(error)}){way_out}") from error
+
+
 def one_line(error: object) -> str:
     """Return a message on one line, cut to 400 characters."""
     return " ".join(str(error).split())[:400]
@@ -79,6 +89,12 @@ def quoted(value: object) -> str:
     """Return a value as Python writes it, cut to 100 characters."""
     text = repr(value)
     return text if len(text) <= 100 else f"{text[:98]} …"
+
+
+def nearest(name: object, names: Iterable[str], otherwise: str) -> str:
+    """Return a question with the name that is most like a wrong one, or what to say if none is."""
+    near = difflib.get_close_matches(str(name), list(names), n=1)
+    return f"did you mean {near[0]}?" if near else otherwise
 
 
 def refuse_unknown(where: str, entry: Iterable[object], keys: Sequence[str]) -> None:

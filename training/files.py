@@ -17,7 +17,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from .errors import UserError, one_line, refuse_bytes, system_error
+from .errors import UserError, one_line, refuse_bytes, system_error, writing
 
 UNREADABLE = (EOFError, OSError, zlib.error)  # raised for a file or an archive that is damaged
 
@@ -79,13 +79,9 @@ def long_cells() -> Iterator[None]:
 
 def create_directory(directory: Path, option: str) -> None:
     """Create the directory that an option names, unless it exists, and check that it can be written."""
-    try:
+    with writing(option, directory, "; give another directory"):
         directory.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=directory).close()
-    except OSError as error:
-        raise UserError(
-            f"{option}: {directory} cannot be written ({one_line(error)}); give another directory"
-        ) from error
 
 
 def empty_target(to: str) -> Path:

@@ -106,7 +106,7 @@ class ForContrastiveLearning(SentenceEncoderPreTrainedModel):
         return self.config.projection_size if self.config.projection == "gelu" else self.config.pooled_size
 
     def _accept_heads(self, missing: set[str], unexpected: set[str]) -> tuple[set[str], set[str]]:
-        # A serving checkpoint has no training heads. A head without any tensor starts from new weights, with a
+        # A published repository has no training heads. A head without any tensor starts from new weights, with a
         # warning.
         lost = {}
         served = (vars(cls).get("serving_class") for cls in type(self).__mro__)  # of each method of a combination
@@ -119,7 +119,7 @@ class ForContrastiveLearning(SentenceEncoderPreTrainedModel):
         return missing - set().union(*lost.values()), unexpected
 
     def initialise_heads(self, lost: set[str]) -> set[str]:
-        """Initialise the heads that a serving checkpoint lacks, and return those that need no warning.
+        """Initialise the heads that a checkpoint lacks, and return those that need no warning.
 
         Encoders and averages start as copies of what they have learned from: the served encoder.
         """

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from ..errors import UserError, one_line
+from ..errors import writing
 from ..files import refuse_links_out, refuse_other_file
 from ..tables import csv_table, link, markdown_table, plain
 from .entries import Entry, Score, entries
@@ -51,7 +51,7 @@ def write_cards(directory: Path) -> list[Entry]:
     for entry in index:
         name, *others = cells(entry.model).values()
         rows.append([link(name, entry.model.card), *map(plain, others)])
-    try:
+    with writing("out", directory):
         (directory / "ideas").mkdir(parents=True, exist_ok=True)
         for picture in all_ideas().values():
             shutil.copy(picture, directory / "ideas")
@@ -62,8 +62,6 @@ def write_cards(directory: Path) -> list[Entry]:
         page = f"{INTRODUCTION}\n\n{markdown_table(list(COLUMNS), *rows)}\n"
         (directory / "README.md").write_text(page, encoding="utf-8")
         (directory / FILE).write_text(results_csv(index), encoding="utf-8")
-    except OSError as error:
-        raise UserError(f"out: {directory} cannot be written ({one_line(error)})") from error
     return index
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any
 
-from ..errors import UserError, one_line
+from ..errors import UserError, writing
 from ..files import refuse_looping_link
 
 # Adds a sub-command. Arguments: its name, the function that runs it, a summary, an example.
@@ -51,11 +51,9 @@ def refuse_unwritable(out: str, option: str = "out") -> None:
         raise UserError(f"{option}: {out} is a directory; give a file")
     if Path(out).exists() and not Path(out).is_file():  # writing would replace a device such as /dev/null
         raise UserError(f"{option}: {out} is not a regular file; give another path")
-    try:
+    with writing(option, out, "; give another path"):
         refuse_looping_link(Path(out))
         TemporaryFile(dir=directory).close()
-    except OSError as error:
-        raise UserError(f"{option}: {out} cannot be written ({one_line(error)}); give another path") from error
 
 
 def refuse_unwritable_picture(out: str, option: str = "out") -> None:

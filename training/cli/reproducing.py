@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import logging
 import os
 import shlex
 from collections.abc import Callable, Sequence
@@ -11,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ..environment import quiet_transformers
+from ..environment import show_log
 from ..errors import UserError
 from ..files import create_directory
 from ..machines.on_ray import run_on_ray
@@ -78,9 +77,7 @@ def begin(out: Path) -> None:
             "--launch='--num_processes 2'"
         )
     create_directory(out, "--out")
-    logging.basicConfig(level=logging.WARNING, format="%(message)s")
-    logging.getLogger("csezoo").setLevel(logging.INFO)
-    quiet_transformers()
+    show_log()
 
 
 def hand_out(

@@ -14,7 +14,7 @@ from pyarrow import ArrowException
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load_file, save
 
-from ..errors import UserError, one_line
+from ..errors import UserError, writing
 from ..files import replace_file
 
 KEY = "csezoo"  # key of the receipt in the metadata
@@ -63,14 +63,10 @@ def write_shard(path: Path, first_row: int, texts: list[str], embeddings: np.nda
     """Write a complete shard or nothing. An unfinished shard is a hidden file, which readers skip."""
     receipt = {**receipt, CHECKSUM: vectors_sha256(embeddings)}
     content = FORMATS[path.suffix[1:]](first_row, texts, embeddings, json.dumps(receipt))
-    try:
+    with writing("to", path, "; free disk space, or give another --to"):
         replace_file(path, content)
         for left in path.parent.glob(f".{path.name}.*.partial"):  # left by a killed process
             left.unlink(missing_ok=True)
-    except OSError as error:
-        raise UserError(
-            f"to: {path} cannot be written ({one_line(error)}); free disk space, or give another --to"
-        ) from error
 
 
 def finished_shards(directory: Path, receipt: dict, names: list[str]) -> set[str]:

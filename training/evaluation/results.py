@@ -10,7 +10,7 @@ from types import MappingProxyType
 
 from filelock import FileLock
 
-from ..errors import UserError, one_line, quoted
+from ..errors import UserError, one_line, quoted, writing
 from ..files import read_json, remove, replace_file
 
 
@@ -78,7 +78,7 @@ class ResultsFile:
             UserError: the file cannot be written.
         """
         lock = self.path.with_name(f".{self.path.name}.lock")
-        try:
+        with writing("out", self.path, "; give another --out"):
             lock.touch()  # `FileLock` would make a directory that is missing
             with FileLock(lock):
                 for left in self.path.parent.glob(f".{glob.escape(self.path.name)}.*.partial"):
@@ -89,5 +89,3 @@ class ResultsFile:
                 content["results"] += results
                 replace_file(self.path, json.dumps(content, indent=2) + "\n")
                 return results
-        except OSError as error:
-            raise UserError(f"out: {self.path} cannot be written ({one_line(error)}); give another --out") from error

@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from ..errors import UserError, one_line, others
+from ..errors import UserError, others, writing
 from ..evaluation.baseline import BASELINE, BASELINE_RANKS
 from ..files import in_use_error, locked, locked_elsewhere, read_json, recover_directory, remove
 from ..recipes import FREE_KEYS, Recipe, dump_recipe
@@ -118,14 +118,10 @@ def claim_run(output: Path, recipe: Recipe) -> list[int]:
 def record(output: Path, recipe: Recipe) -> list[int]:
     """Write the recipe of a run, and return its seeds: those that it had, and then those that the recipe adds."""
     seeds = _with_added(recorded_keys(output)["seeds"], recipe)
-    try:
+    with writing("output_dir", output, "; choose another --output_dir"):
         output.mkdir(parents=True, exist_ok=True)
         # Leave out these two: they apply only to the command that has them, not to one that reads this recipe.
         dump_recipe(replace(recipe, seeds=seeds, overwrite=False, force=False), output / "recipe.yaml")
-    except OSError as error:
-        raise UserError(
-            f"output_dir: {output} cannot be written ({one_line(error)}); choose another --output_dir"
-        ) from error
     return seeds
 
 

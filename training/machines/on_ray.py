@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from ..environment import show_log
 from ..errors import UserError, one_line, refuse_missing
 
 logger = logging.getLogger(__name__)
@@ -54,8 +55,7 @@ def run_on_ray(work: Callable[[Any], object], tasks: Sequence[Any], launcher: Se
 
 def _in_directory(work: Callable[[Any], object], task: Any, directory: str) -> None:
     os.chdir(directory)
-    logging.basicConfig(level=logging.WARNING, format="%(message)s", force=True)
-    logging.getLogger("csezoo").setLevel(logging.INFO)
+    show_log(force=True)
     work(task)
 
 

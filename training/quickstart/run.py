@@ -13,7 +13,7 @@ from types import ModuleType
 
 from csezoo.modeling.contrastive import masked_language_modeling
 
-from ..environment import quiet_transformers
+from ..environment import show_log
 from ..errors import UserError
 from ..files import locked, remove, replace_directory
 from ..loop.distributed.hosts import wait_for_all
@@ -55,9 +55,7 @@ def quickstart(name: str, overrides: dict[str, object], **sizes: int) -> None:
         recipes.insert(0, _with_files(load_recipe(UNLABELLED, shared), output, output / "simcse"))
     state = join_processes()
     main = state.is_main_process
-    quiet_transformers()
-    logging.basicConfig(level=logging.WARNING, format="%(message)s")
-    logger.setLevel(logging.INFO if main else logging.ERROR)
+    show_log(main=main)
     with locked(output) if main else nullcontext():
         if main:
             _prepare(recipe, output, sizes)

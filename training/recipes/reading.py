@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import types
 import typing
@@ -14,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from ..errors import UserError, one_line, quoted, refuse_bytes
+from ..errors import UserError, nearest, one_line, quoted, refuse_bytes
 from ..files import replace_file
 from .keys import PATH, Recipe, recipe_keys, refuse_disallowed
 from .methods import METHOD_FOLDERS, key_names, method_keys
@@ -58,8 +57,7 @@ def recipe_path(name: str) -> Path:
     """Return the file of a recipe of the zoo, or the YAML file at this path."""
     path = Path(name) if name.endswith((".yaml", ".yml")) else recipe_files().get(name)
     if path is None or not path.is_file():
-        near = difflib.get_close_matches(name, recipe_names(), n=1)
-        hint = f"did you mean {near[0]}?" if near else "csezoo recipes lists them; the path of a YAML file works too"
+        hint = nearest(name, recipe_names(), "csezoo recipes lists them; the path of a YAML file works too")
         raise UserError(f"no recipe {quoted(name)}: {hint}")
     return path
 
@@ -217,8 +215,8 @@ def coerce_keys(values: dict[Any, Any]) -> dict[str, Any]:
 def refuse_unknown(given: list[Any], of_method: Set[str]) -> None:
     """Refuse keys that neither every recipe nor the method has, and name the nearest key."""
     for name in [name for name in given if name not in of_method]:
-        near = difflib.get_close_matches(str(name), [*recipe_keys(), *sorted(of_method)], n=1)
-        hint = f"did you mean {near[0]}?" if near else "csezoo train --help and RECIPE --help list the keys"
+        keys = [*recipe_keys(), *sorted(of_method)]
+        hint = nearest(name, keys, "csezoo train --help and RECIPE --help list the keys")
         if name in recipe_keys():  # where only the keys of a method are taken
             hint = "a key of csezoo's own runs; set it in your trainer, or leave it out"
         raise UserError(f"unknown key {quoted(name)}: {hint}")

@@ -24,7 +24,6 @@ figure.
 
 from __future__ import annotations
 
-import difflib
 import functools
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -33,7 +32,7 @@ from typing import Any
 import yaml
 
 from ..cards.published import PublishedRow, published, published_rows
-from ..errors import UserError, refuse_unknown
+from ..errors import UserError, nearest, refuse_unknown
 from ..recipes.released import released
 from .columns import COLUMN_SETS, Column
 
@@ -131,10 +130,7 @@ def load_item(name: str) -> Item:
 def _read(name: str) -> dict[str, Any]:
     names = item_names()
     if name not in names:
-        near = difflib.get_close_matches(name, names, n=1)
-        raise UserError(
-            f"no item {name!r}: " + (f"did you mean {near[0]}?" if near else "csezoo reproduce lists them")
-        )
+        raise UserError(f"no item {name!r}: {nearest(name, names, 'csezoo reproduce lists them')}")
     return yaml.safe_load((ITEMS / f"{name}.yaml").read_text(encoding="utf-8"))
 
 
@@ -174,7 +170,8 @@ def _taken(where: str, like: str, columns: list[Column]) -> dict[str, Any]:
     name, _, label = like.partition(" ")
     raw = _read(name)
     theirs = _columns(name, raw)
-    found = [_row(name, raw, entry, theirs) for entry in raw["rows"] if label in (entry["name"], _label(entry))]
+    labels = [(entry, (entry["name"], f"{entry.get('group')}, {entry['name']}")) for entry in raw["rows"]]
+    found = [_row(name, raw, entry, theirs) for entry, names in labels if label in names]
     if len(found) != 1:
         raise UserError(f"{where}: {name} has {len(found)} rows {label!r}; it must be one")
     (row,) = found
@@ -186,10 +183,6 @@ def _taken(where: str, like: str, columns: list[Column]) -> dict[str, Any]:
     for key in ("values", "deviations"):
         taken[key] = {renamed[old]: number for old, number in getattr(row, key).items() if renamed[old]}
     return {**taken, "source": row.source or raw["source"]}
-
-
-def _label(entry: dict[str, Any]) -> str:
-    return f"{entry['group']}, {entry['name']}" if "group" in entry else entry["name"]
 
 
 def _by_column(where: str, key: str, numbers: list[float | None], columns: list[Column]) -> dict[str, float]:

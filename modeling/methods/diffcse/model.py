@@ -65,7 +65,7 @@ class DiscriminatorHead(nn.Linear):
 class DiffCSEForContrastiveLearning(ForContrastiveLearning):
     """The training model of DiffCSE.
 
-    The generator is frozen. It is in a training checkpoint, but not in a serving checkpoint: after loading that, set
+    The generator is frozen. It is in a training checkpoint, but not in a published repository: after loading that, set
     `generator`.
 
     Example:

@@ -10,7 +10,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from ...errors import UserError, one_line
+from ...errors import UserError, one_line, writing
 from ...files import refuse_links_out
 from .markdown import INDEX, MARKDOWN, html_name, render
 from .pages import DOCS, write_page
@@ -22,7 +22,7 @@ def write_documentation(docs: Path, cards: Path, directory: Path) -> None:
     Links to other pages and to cards become links to their HTML pages. Links to other files of the repository become
     plain text, because the website does not have these files.
     """
-    try:
+    with writing("html", directory):
         index = (docs / INDEX).read_text(encoding="utf-8")
         links = [("Overview", INDEX), *re.findall(r"\[([^\]]+)\]\(([\w-]+\.md)\)", index)]
         pages = [(title, html_name(Path(name)).name) for title, name in links]
@@ -38,8 +38,6 @@ def write_documentation(docs: Path, cards: Path, directory: Path) -> None:
             name = html_name(Path(page.name)).name
             about: dict[str, Any] = {"title": f"csezoo: {title}", "kind": f"docs {page.stem}", "root": "../"}
             write_page(directory / DOCS / name, html=html, pages=pages, current=name, docs=True, **about)
-    except OSError as error:
-        raise UserError(f"html: {directory} cannot be written ({one_line(error)})") from error
 
 
 def refuse_documentation(docs: Path) -> None:

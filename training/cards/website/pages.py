@@ -11,7 +11,7 @@ import jinja2
 from huggingface_hub import ModelCard
 from markupsafe import Markup
 
-from ...errors import UserError, one_line
+from ...errors import UserError, writing
 from ...files import refuse_other_file
 from ..entries import TASKS, Entry
 from ..index import INTRODUCTION
@@ -47,7 +47,7 @@ def refuse_place(directory: Path, *sources: Path) -> None:
 
 def write_website(cards: Path, entries: list[Entry], directory: Path, *, docs: bool = False) -> None:
     """Write the table of all models, a page for each card, and the files that the cards link."""
-    try:
+    with writing("html", directory):
         shutil.copytree(cards, directory, ignore=_others, dirs_exist_ok=True)
         for name in ("style.css", "table.js"):
             shutil.copy(FILES / name, directory)
@@ -57,8 +57,6 @@ def write_website(cards: Path, entries: list[Entry], directory: Path, *, docs: b
                 page = (directory / entry.model.card).with_name("index.html")
                 parts = card_parts(entry.card, cards / entry.model.card, {cards: Path()})
                 write_page(page, title=entry.model.name, docs=docs, **parts)
-    except OSError as error:
-        raise UserError(f"html: {directory} cannot be written ({one_line(error)})") from error
 
 
 def write_page(page: Path, template: str = "page.html", **parts: Any) -> None:

@@ -15,7 +15,7 @@ from accelerate.utils import DistributedDataParallelKwargs, GradientAccumulation
 
 from csezoo.modeling.contrastive.distributed import host_group
 
-from ...environment import quiet_transformers
+from ...environment import show_log
 from ...errors import UserError
 from ...recipes import Recipe
 from ..precision import choose_precision, precision_of
@@ -88,10 +88,7 @@ def make_accelerator(recipe: Recipe, output: Path) -> Accelerator:
         raise UserError(f"report_to or mixed_precision: {error}; choose another value") from error
     refuse_missing_processes(accelerator.num_processes)
     _refuse_unusable(recipe, accelerator)
-    level = logging.INFO if accelerator.is_main_process else logging.ERROR
-    logging.basicConfig(level=logging.WARNING, format="%(message)s", force=True)
-    logging.getLogger("csezoo").setLevel(level)
-    quiet_transformers()
+    show_log(main=accelerator.is_main_process, force=True)
     if not sys.stderr.isatty() or not accelerator.is_main_process:
         datasets.disable_progress_bars()  # show progress bars only on a terminal
     logger.info(
