@@ -90,8 +90,8 @@ def warn_if_solved(step: int, loss: float) -> None:
     """Say that a contrastive loss is almost 0 from the start: the encoder tells these sentences apart already."""
     if loss < SOLVED:
         logger.warning(
-            "the contrastive loss is %.1g after %d updates: this encoder tells the sentences of a batch apart already "
-            "and learns little; try a higher --temperature, hard negatives (three --text_columns) or a larger "
+            "the contrastive loss is at most %.1g in %d updates: this encoder tells the sentences of a batch apart "
+            "already and learns little; try a higher --temperature, hard negatives (three --text_columns) or a larger "
             "--batch_size",
             loss,
             step,

@@ -56,7 +56,7 @@ from .run_receipt import refuse_mixed_seeds, run_receipt
 from .training_log import GRADIENT_NORM, PADDING_TOKENS, TrainingLog, seed_name
 
 logger = logging.getLogger(__name__)
-LOOK_AT = 10  # the update of the contrastive stage whose loss is looked at
+LOOK_AT = 10  # updates of the contrastive stage whose losses are looked at; one may have a single sentence, and loss 0
 
 
 @dataclass
@@ -283,7 +283,7 @@ def train_stage(
     loader = run.data.batches(stage.name, done, stage.updates * per_update, before=stage.start * per_update)
     started = time.perf_counter()
     wrapped.train()
-    resumed_at, config = log.step, model.config
+    resumed_at, config, early = log.step, model.config, []
     contrasts = config.contrastive_weight > 0 or bool(config.matryoshka_dims)
     for step in range(resumed_at + 1, stage.stop + 1):
         if run.best.stopped:
@@ -303,8 +303,10 @@ def train_stage(
             with torch.no_grad():
                 trained.after_update()
         log.add(step, losses, rows)
-        if "contrastive" in losses and step == stage.start + LOOK_AT:
-            warn_if_solved(step, float(losses["contrastive"]))
+        if "contrastive" in losses and step <= stage.start + LOOK_AT:
+            early.append(losses["contrastive"])
+            if step == stage.start + LOOK_AT:
+                warn_if_solved(step, float(torch.stack(early).max()))
         bar.update()
         last = step == stage.stop
         if step % recipe.log_steps == 0 or step % recipe.eval_steps == 0 or last:

@@ -190,7 +190,7 @@ def verify_adapter(staged: Path) -> str:
 
 def find_adapter(name: str) -> Path:
     """Return the directory of an adapter: one of the zoo by its name, a directory, or one of the Hub."""
-    directory = CARDS / name if (CARDS / name / ADAPTER).is_file() else local_directory(name)
+    directory = CARDS / name if (CARDS / name / ADAPTER).is_file() else local_directory(name, only=[*NEEDED])
     if missing := [file for file in NEEDED if not (directory / file).is_file()]:
         known = ", ".join(sorted(file.parent.name for file in CARDS.glob(f"*/{ADAPTER}"))) or "none"
         raise UserError(f"{name} is no adapter of the zoo: it has no {', '.join(missing)}; those here are: {known}")

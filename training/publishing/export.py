@@ -28,6 +28,7 @@ from .quantized import quantize_and_measure
 from .staging import PLACEHOLDER, finished_repository
 
 SAVED = ("config.json", "tokenizer.json", "fingerprint.json")  # `save_pretrained` writes no card, and may write parts
+NO_CARD = "---\nlibrary_name: sentence-transformers\n---\n"
 ONNX = """With ONNX Runtime, the file has the layers after the encoder too:
 
 ```python
@@ -48,7 +49,7 @@ CUT = (
     "return all of them: keep the first {kept}. A vector of length 1 is shorter when it is cut: normalise it again."
 )
 OF_ALL = "Scores, pictures and neighbours are those of all {size} dimensions. This copy returns the first {kept}."
-NOT_A_NUMBER = "It returns nan for a row that is padded on the left, or that lacks the template's mask token."
+NOT_A_NUMBER = "It returns nan for a row that {}."
 
 
 def export(
@@ -126,7 +127,9 @@ def export(
             texts = f"[{prompt!r} + text for text in texts]" if prompt else "texts"
             weights = WEIGHTS.format(name=PLACEHOLDER) if file.with_name("model.onnx.data").exists() else ""
             lines.append(ONNX.format(name=PLACEHOLDER, texts=texts, weights=weights))
-            lines += [] if encoder.causal else [NOT_A_NUMBER]
+            unread = [] if encoder.causal else ["is padded on the left"]
+            unread += ["lacks the template's mask token"] if encoder.pooling == "prompt" else []
+            lines += [NOT_A_NUMBER.format(" or ".join(unread))] if unread else []
         if quantize:
             measured = quantize_and_measure(file, encoder, tokenizer, openvino=openvino, data=data)
             for line in measured:
@@ -158,7 +161,7 @@ def _add_to_card(directory: Path, paragraphs: list[str], of_another_length: str 
     """
     try:
         file = directory / "README.md"
-        card = ModelCard.load(file) if file.is_file() else ModelCard("")
+        card = ModelCard.load(file) if file.is_file() else ModelCard(NO_CARD)
     except (ValueError, yaml.YAMLError) as error:
         raise UserError(f"{directory / 'README.md'} cannot be read ({one_line(error)})") from error
     section = "## Formats\n\n" + "\n\n".join(paragraphs) + "\n\n"

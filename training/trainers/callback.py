@@ -43,7 +43,8 @@ class TrainingCallback(TrainerCallback):
         stage: of the model: `contrastive`, or `nli`, which trains on labelled pairs alone.
 
     Raises:
-        UserError: the trainer's model was not made by `for_training`, and no loss was given; or another loss was.
+        UserError: the trainer's model was not made by `for_training`, and no loss was given; or another loss was; or
+            the trainer has two of these callbacks.
 
     Example:
         >>> TrainingCallback(stage="nli").stage
@@ -70,6 +71,11 @@ class TrainingCallback(TrainerCallback):
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, model: Any = None, **_: Any
     ) -> None:
+        if vars(state).setdefault("csezoo_callback", self) is not self:  # each training has a state of its own
+            raise UserError(
+                "TrainingCallback: the trainer has two, whose heads would overwrite each other; give one all losses, "
+                "TrainingCallback(loss, other)"
+            )
         first = self.losses[0] if self.losses else self._trained(model)
         first.parts.take()  # of an earlier training
         first.eval_parts.take()

@@ -140,6 +140,12 @@ def test_constant_predictions_have_correlation_0():
     assert measure("CoLA", np.ones((3, 2)), np.arange(3) % 2) == {"matthews": 0}
 
 
+@pytest.mark.parametrize("name", ["WNLI", "STS-B"])
+def test_a_score_of_outputs_that_are_not_finite_is_refused(name):
+    with pytest.raises(UserError, match=f"{name}: .* not finite; check the weights, or lower --learning_rate"):
+        measure(name, np.full((3, 2), np.nan), np.arange(3) % 2)
+
+
 @pytest.fixture(scope="module")
 def checkpoint(bases, tmp_path_factory):
     """A function that saves a zoo checkpoint with a prompt, by backbone."""

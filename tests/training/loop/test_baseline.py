@@ -150,6 +150,13 @@ def test_a_contrastive_loss_that_is_almost_0_from_the_start_is_worth_a_line(on_s
     assert "this encoder tells the sentences of a batch apart already and learns little" in capsys.readouterr().err
 
 
+def test_a_last_batch_of_one_sentence_is_not_a_loss_that_is_almost_0(on_served, tmp_path, capsys):
+    file = tmp_path / "file.txt"
+    file.write_text("".join(f"{text}\n" for text in SENTENCES[:19]), encoding="utf-8")
+    train(on_served(max_steps=10, batch_size=2), train_file=str(file))
+    assert "learns little" not in capsys.readouterr().err
+
+
 def few_sentences(directory: Path) -> Path:
     """Sentences that a tiny random encoder tells apart in spite of its dropout."""
     file = directory / "few.txt"

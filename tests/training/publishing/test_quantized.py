@@ -16,6 +16,7 @@ from csezoo.training.errors import UserError
 from csezoo.training.publishing.audit import audit
 from csezoo.training.publishing.export import export
 from csezoo.training.publishing.quantized import (
+    MEASURED_TEXTS,
     OPENVINO_FILE,
     cost,
     onnx_encoder,
@@ -67,6 +68,11 @@ def test_the_card_says_what_was_reported(exported):
     assert "points" in lines[1] and "STS12" in lines[2] and "int8" in lines[2]
     cosine = float(re.search(r"before and after is ([\d.]+)", lines[0])[1])
     assert cosine > 0.99, "the default prompt is in front of the texts of both"
+    encode = onnx_encoder(directory / "onnx" / "model_int8.onnx", AutoTokenizer.from_pretrained(directory))
+    texts = [load_published(directory).prompt_text() + text for text in MEASURED_TEXTS]
+    together, alone = encode(texts), np.concatenate([encode([text]) for text in texts])
+    assert not np.array_equal(together, alone), "activations are quantised over the batch"
+    assert f"alone and in a batch of 32 is {lowest_cosine(together, alone):.4f}" in lines[0]
 
 
 def lowest_cosine(first, second) -> float:

@@ -204,6 +204,21 @@ def test_the_callback_takes_the_losses_that_a_trainer_takes(base, model):
             TrainingCallback(wrong)
 
 
+def test_two_callbacks_whose_heads_would_overwrite_each_other_are_refused(base, model, tmp_path):
+    given = {name: loss_of(name, base, base, model=model) for name in ("simcse", "diffcse")}
+    rows = DatasetDict({"simcse": sentences(12), "diffcse": sentences(16)})
+    with pytest.raises(
+        UserError, match=r"the trainer has two, .* give one all losses, TrainingCallback\(loss, other\)"
+    ):
+        train_in_trainer(
+            given["simcse"],
+            tmp_path,
+            rows,
+            wrap=lambda *_: given,
+            callbacks=[TrainingCallback(each) for each in given.values()],
+        )
+
+
 def test_the_saved_model_needs_no_csezoo_and_has_its_own_modules(base, tmp_path):
     loss = loss_of("l2pcsr", base, base, dtype=torch.float32)
     train_in_trainer(loss, tmp_path / "run", sentences(12))

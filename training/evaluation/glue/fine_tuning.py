@@ -142,10 +142,18 @@ def tokenize_examples(
 def measure(name: str, logits: np.ndarray, labels: np.ndarray) -> dict[str, float]:
     """Return the metrics of a task, times 100, from its logits `(n, classes)` and labels `(n,)`.
 
+    Raises:
+        UserError: a logit is not finite.
+
     Example:
         >>> measure("MRPC", np.array([[0.0, 1.0], [0.0, 1.0], [1.0, 0.0]]), np.array([1, 0, 0]))["f1"]
         66.66666666666666
     """
+    if not np.isfinite(logits).all():
+        raise UserError(
+            f"{name}: the fine-tuned model returns values that are not finite; check the weights, or lower "
+            "--learning_rate"
+        )
     guesses = logits.argmax(1) if TASKS[name].labels else logits[:, 0]
     return {metric: 100 * float(METRICS[metric](labels, guesses)) for metric in TASKS[name].metrics}
 
