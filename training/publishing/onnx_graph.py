@@ -66,7 +66,8 @@ def write_onnx(file: Path, encoder: CsezooModel, tokenizer: PreTrainedTokenizerB
 
     graph = Graph(encoder).eval()
     file.parent.mkdir(exist_ok=True)
-    logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it warns about operators of torchvision
+    for name in ("torch.onnx", "onnxscript"):  # of operators of torchvision, and of constants that are not folded
+        logging.getLogger(name).setLevel(logging.ERROR)
     with warnings.catch_warnings():
         for category in (FutureWarning, UserWarning):  # torch warns about its own parts, and an axis named twice
             warnings.simplefilter("ignore", category)

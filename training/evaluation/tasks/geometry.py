@@ -20,11 +20,13 @@ class GeometryTask(OnPairs):
     2020). `anisotropy` is the mean cosine of the same pairs (Ethayarajh 2019).
     """
 
+    positive: float = 4.0  # a field, so that it is in the receipt
+
     measured = "geometry"
 
     def results(self, vectors: Vectors) -> list[dict]:
         first, second = (vectors([pair[side] for pair in self.pairs.pairs]) for side in (0, 1))
-        positive = np.array(self.pairs.scores) > 4.0
+        positive = np.array(self.pairs.scores) > self.positive
         values = Alignment(keep_in_memory=True).compute(predictions=first[positive], references=second[positive])
         values |= Uniformity(keep_in_memory=True).compute(predictions=np.concatenate([first, second]))
         return [{"task": self.name, "metric": name, "value": value} for name, value in values.items()]
