@@ -106,8 +106,7 @@ class ForContrastiveLearning(SentenceEncoderPreTrainedModel):
         return self.config.projection_size if self.config.projection == "gelu" else self.config.pooled_size
 
     def _accept_heads(self, missing: set[str], unexpected: set[str]) -> tuple[set[str], set[str]]:
-        # A published repository has no training heads. A head without any tensor starts from new weights, with a
-        # warning.
+        # A published repository has no training heads. A head without tensors starts from new weights, with a warning.
         lost = {}
         served = (vars(cls).get("serving_class") for cls in type(self).__mro__)  # of each method of a combination
         for head in {head for each in served if each for head in each.training_heads}:

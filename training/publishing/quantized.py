@@ -18,7 +18,7 @@ from csezoo.modeling.serving.modeling_csezoo import CsezooModel
 from ..evaluation import evaluate
 from ..evaluation.report import average, format_table
 from ..evaluation.sentence_vectors import Encode
-from ..evaluation.tasks.sts import unit_vectors
+from ..evaluation.tasks.sts import cosines
 from .onnx_graph import INPUTS
 
 # sentence-transformers' own exporters (`export_dynamic_quantized_onnx_model`, …) need optimum. They quantise the
@@ -175,6 +175,7 @@ def quantize_and_measure(
         size = sum(part.stat().st_size for part in written.parent.iterdir())
         found.append((written, size, prompted(openvino_encoder(written, tokenizer))))
     before = evaluate(by_torch, ["sts"], data)["results"] if data else []
+    in_float32 = by_torch(MEASURED_TEXTS)
     lines = []
     for written, size, encode in found:
         together = encode(MEASURED_TEXTS)
@@ -183,16 +184,12 @@ def quantize_and_measure(
             f"`{written.parent.name}/{written.name}` has {size / _size_with_data(file):.0%} of the bytes of "
             f"`onnx/model.onnx`. A forward pass takes {processor_time(encode, by_torch):.2f} of the processor time "
             "that torch needs in float32 (one thread, the machine of the export). The lowest cosine of a sentence's "
-            f"vectors before and after is {_lowest_cosine(together, by_torch(MEASURED_TEXTS)):.4f}, and that of its "
-            f"vectors alone and in a batch of {BATCH_SIZE} is {_lowest_cosine(together, alone):.4f}, over "
+            f"vectors before and after is {cosines(in_float32, together).min():.4f}, and that of its "
+            f"vectors alone and in a batch of {BATCH_SIZE} is {cosines(alone, together).min():.4f}, over "
             f"{len(MEASURED_TEXTS)} sentences."
         )
         lines += cost(before, evaluate(encode, ["sts"], data)["results"]) if data else [NOT_MEASURED]
     return lines
-
-
-def _lowest_cosine(vectors: np.ndarray, others: np.ndarray) -> float:
-    return float((unit_vectors(vectors) * unit_vectors(others)).sum(1).min())
 
 
 def _size_with_data(file: Path) -> int:

@@ -170,8 +170,8 @@ def _taken(where: str, like: str, columns: list[Column]) -> dict[str, Any]:
     name, _, label = like.partition(" ")
     raw = _read(name)
     theirs = _columns(name, raw)
-    labels = [(entry, (entry["name"], f"{entry.get('group')}, {entry['name']}")) for entry in raw["rows"]]
-    found = [_row(name, raw, entry, theirs) for entry, names in labels if label in names]
+    named = [(entry, Row(entry["name"], entry.get("group", ""))) for entry in raw["rows"]]
+    found = [_row(name, raw, entry, theirs) for entry, row in named if label in (row.name, row.label)]
     if len(found) != 1:
         raise UserError(f"{where}: {name} has {len(found)} rows {label!r}; it must be one")
     (row,) = found
