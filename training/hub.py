@@ -11,7 +11,7 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError  # its own type in Python 3.10
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from huggingface_hub import (
     constants,
@@ -32,7 +32,8 @@ from huggingface_hub.errors import (
 )
 from huggingface_hub.utils.sha import sha_fileobj
 
-from .errors import OutOfTimeError, UserError, one_line
+from .errors import OutOfTimeError, UserError, one_line, quoted
+from .files import read_json
 
 if TYPE_CHECKING:
     import datasets
@@ -113,6 +114,20 @@ def repository_file(repository: str, name: str, revision: str | None = None) -> 
         return None
     except (HTTPError, OSError, ValueError) as error:
         raise UserError(f"{repository} could not be reached: {one_line(error)}") from error
+
+
+def listed_modules(repository: str, revision: str | None = None) -> list[dict[str, Any]]:
+    """Return the modules that a repository of sentence-transformers lists, each with a type and a path; else none.
+
+    Raises:
+        UserError: it lists something else, or a path outside of it.
+    """
+    file = repository_file(repository, "modules.json", revision)
+    modules = read_json(file, list) if file else []
+    for module in modules:
+        if not (isinstance(module, dict) and isinstance(module.get("type"), str) and is_inside(module.get("path"))):
+            raise UserError(f"{repository}: modules.json has {quoted(module)}, which is no module in it")
+    return modules
 
 
 def may_exist(repository: str, name: str, revision: str | None = None) -> bool:
@@ -220,9 +235,9 @@ def load_rows(
         datasets.config.HF_HUB_OFFLINE = offline
 
 
-def is_inside(name: str) -> bool:
+def is_inside(name: object) -> bool:
     """Return whether a path named by a repository stays inside the repository."""
-    return not Path(name).is_absolute() and ".." not in Path(name).parts
+    return isinstance(name, str) and not Path(name).is_absolute() and ".." not in Path(name).parts
 
 
 def sha256(path: Path) -> str:

@@ -15,7 +15,7 @@ from transformers import AutoConfig, PretrainedConfig, PreTrainedTokenizerBase
 
 from ..errors import UserError, library_errors, one_line, quoted
 from ..files import read_json
-from ..hub import is_inside, local_directory, sha256
+from ..hub import listed_modules, local_directory, sha256
 from ..loading.backbones import ABOUT_THE_FILE
 from ..loading.tokenizers import load_tokenizer
 from .pickles import read_pickle
@@ -105,17 +105,11 @@ def _modules(top: Path) -> dict[str, Any]:
     """Return folder, pooling and limit of a directory of sentence-transformers."""
     if not (top / "modules.json").is_file():
         raise UserError(f"{top} has no modules.json; is it another kind (--as)?")
-    modules = read_json(top / "modules.json", list)
-    for module in modules:
-        keys = [module.get(key) for key in ("type", "path")] if isinstance(module, dict) else [None]
-        if not all(isinstance(value, str) for value in keys):
-            raise UserError(f"modules.json: a module needs a type and a path, got {quoted(module)}")
+    modules = listed_modules(str(top))
     kinds = [module["type"].rpartition(".")[2] for module in modules]
     if kinds not in (["Transformer", "Pooling"], ["BERT", "Pooling"], ["RoBERTa", "Pooling"]):
         raise UserError(f"modules.json has {', '.join(kinds)}; expected Transformer and Pooling")
     folder, pooling = (module["path"] for module in modules)
-    if not (is_inside(folder) and is_inside(pooling)):
-        raise UserError("modules.json names a folder outside of the directory")
     modes = read_json(top / pooling / "config.json")
     names = {"cls_token": "cls", "mean_tokens": "mean", "max_tokens": "max", "mean_last_2_tokens": "last2_mean"}
     chosen = [key for key, value in modes.items() if key.startswith("pooling_mode_") and value]

@@ -24,9 +24,9 @@ from csezoo.modeling.serving.encoding_csezoo import EncodesTexts
 from csezoo.modeling.serving.modeling_csezoo import CsezooModel
 
 from ..environment import default_device, device_name
-from ..errors import UserError, library_errors, quoted
+from ..errors import UserError, library_errors
 from ..files import read_json
-from ..hub import is_inside, refuse_run_or_adapter, repository_file
+from ..hub import is_inside, listed_modules, refuse_run_or_adapter, repository_file
 from ..loading.backbones import PADDING_MOVES, encoder_around, load_backbone, padding_moves, run_once
 from ..loading.sizes import refuse_oversized
 from ..loading.templates import serving_tokenizer, template_token_ids
@@ -163,7 +163,7 @@ def _sentence_transformer(
         raise UserError(f'{model} needs sentence-transformers: pip install "sentence-transformers>=6"') from None
     if int(__version__.split(".")[0]) < 6:  # older versions run the code of a local directory
         raise UserError(f'{model} needs a newer sentence-transformers: pip install "sentence-transformers>=6"')
-    modules = _modules(model)
+    modules = listed_modules(model)
     folders = _module_folders(model, modules)
     # `use_safetensors` below keeps transformers from reading a pickle, but no other module.
     others = [module for module in modules if not str(module.get("type")).endswith(".Transformer")]
@@ -212,7 +212,7 @@ def model_receipt(model: str) -> dict[str, str | None]:
         `model_sha256`, a checksum of the names and contents of the weights, configuration and tokenizer files, and
         `model_revision`, the commit of a Hub repository (None for a directory).
     """
-    folders = _module_folders(model, _modules(model))
+    folders = _module_folders(model, listed_modules(model))
     names = [Path(folder, name).as_posix() for folder in ("", *folders) for name in DECISIVE]
     files = [file for name in names if (file := repository_file(model, name)) is not None]
     directory = files[0].parent
@@ -249,7 +249,7 @@ def _module_folders(model: str, modules: list[dict[str, Any]]) -> list[str]:
         folders += [module["path"]] if module["path"] else []
         folders += _routed_folders(model, module["path"])
     if outside := [folder for folder in folders if not is_inside(folder)]:
-        raise UserError(f"{model}: modules.json names {outside[0]}, which is outside of the model")
+        raise UserError(f"{model}: a router names {outside[0]}, which is outside of the model")
     return folders
 
 
@@ -260,17 +260,6 @@ def _routed_folders(model: str, folder: str) -> list[str]:
     types = read_json(files[0]).get("types") if files else None  # of plain configurations, none
     inner = [Path(folder, name).as_posix() for name in types] if isinstance(types, dict) else []
     return [found for name in inner if name != folder for found in (name, *_routed_folders(model, name))]
-
-
-def _modules(model: str) -> list[dict[str, Any]]:
-    """Return what a sentence-transformers model says of its modules; of any other model, nothing."""
-    modules = repository_file(model, "modules.json")
-    listed = read_json(modules, list) if modules else []
-    if wrong := [
-        module for module in listed if not (isinstance(module, dict) and isinstance(module.get("path"), str))
-    ]:
-        raise UserError(f"{modules}: {quoted(wrong[0])} is not a module with a path")
-    return listed
 
 
 def _has_word_vectors(model: str) -> bool:

@@ -44,7 +44,7 @@ def load_backbone(base_model: str, **options: Any) -> PreTrainedModel:
     """
     refuse_run_or_adapter(base_model)
     with library_errors(
-        f"base_model: {base_model!r} could not be loaded ({{error}}); give a directory, or a Hub id with the network "
+        f"{base_model!r} could not be loaded ({{error}}); give a directory, or a Hub id with the network "
         "on; `csezoo convert MODEL --as base --to DIR` makes safetensors of a pickle"
     ):
         content, _ = PretrainedConfig.get_config_dict(base_model, revision=options.get("revision"))
@@ -56,12 +56,11 @@ def load_backbone(base_model: str, **options: Any) -> PreTrainedModel:
             backbone, missing = load_pretrained(AutoModel, base_model, **options)
     if missing := [name for name in missing if not name.startswith("pooler.")]:
         raise UserError(
-            f"base_model: {base_model!r} lacks {len(missing)} tensors ({', '.join(missing[:5])}); give a "
-            "complete checkpoint"
+            f"{base_model!r} lacks {len(missing)} tensors ({', '.join(missing[:5])}); give a complete checkpoint"
         )
     if backbone.config.is_encoder_decoder or backbone.config.to_dict().get("max_position_embeddings", 0) < 1:
         raise UserError(
-            f"base_model: {base_model!r} ({backbone.config.model_type}) is not a single encoder or decoder, or its "
+            f"{base_model!r} ({backbone.config.model_type}) is not a single encoder or decoder, or its "
             "configuration has no max_position_embeddings; give one such as google-bert/bert-base-uncased"
         )
     if is_causal(backbone):

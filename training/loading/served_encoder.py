@@ -15,12 +15,12 @@ from csezoo.modeling.contrastive.allowed_values import check_named_prompts
 from csezoo.modeling.contrastive.backbones import longest_input
 from csezoo.modeling.contrastive.published import load_published
 from csezoo.modeling.serving.encoding_csezoo import SIMILARITIES, EncodesTexts
-from csezoo.modeling.serving.modeling_csezoo import SETTINGS_NAME, is_inside
+from csezoo.modeling.serving.modeling_csezoo import SETTINGS_NAME
 from csezoo.modeling.serving.pooling_csezoo import ACTIVATIONS, LAYERS, POOLINGS, as_words, size_after
 
 from ..errors import UserError, one_line, quoted
 from ..files import read_json
-from ..hub import may_exist, repository_file
+from ..hub import listed_modules, may_exist, repository_file
 from ..recipes import Recipe, file_name, make_recipe
 from ..recipes.reading import as_word
 from .backbones import encoder_around, load_backbone
@@ -108,20 +108,18 @@ def served_encoder(name: str, revision: str | None = None) -> ServedEncoder | No
         UserError: the repository cannot be taken over, with the reason.
     """
 
-    def content(file: str, kind: type = dict) -> Any:
+    def content(file: str) -> Any:
         path = repository_file(name, file, revision)
-        return read_json(path, kind) if path else kind()
+        return read_json(path) if path else {}
 
     config = content("config.json")
     zoo = config.get("csezoo")
     if isinstance(zoo, dict) and ("template" in zoo or config.get("model_type") == "csezoo"):
         return None
-    if not (modules := content("modules.json", list)):
+    if not (modules := listed_modules(name, revision)):
         return None
     kinds, folders = [], []
     for module in modules:
-        if not (isinstance(module, dict) and isinstance(module.get("type"), str) and is_inside(module.get("path"))):
-            raise _refused(name, f"modules.json has {quoted(module)}, which is no module in it")
         if not module["type"].startswith("sentence_transformers."):  # code of the repository's own
             raise _refused(name, f"its {module['type']} is no module of sentence-transformers")
         if (kind := module["type"].rpartition(".")[2]) != "Dropout":  # it only acts in training

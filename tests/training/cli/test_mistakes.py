@@ -110,7 +110,7 @@ TRAIN = "simcse-bert-base-uncased --eval_data none --report_to none --base_model
         (f"train {TRAIN} BASE --train_file {{0}}/sentences.txt --max_length 1", "max_length: 1 must be at least 3"),
         (f"train {TRAIN} {{0}}/bart --train_file {{0}}/sentences.txt", "(bart) is not a single encoder or decoder"),
         (f"train {TRAIN} BASE --output_dir {{0}}/run", "recipe.yaml is not a recipe"),
-        (f"train {TRAIN} no/such-model", "base_model: 'no/such-model' could not be loaded"),
+        (f"train {TRAIN} no/such-model", "'no/such-model' could not be loaded"),
         (f"train {TRAIN} BASE --train_file {{0}}/sentences.txt --max_length 100", "max_length: 100 needs 100"),
         (f"train {TRAIN} BASE --train_file {{0}}/sentences.txt --dev_file missing.csv", "missing.csv does not exist"),
         (f"train {TRAIN} BASE --train_file {{0}}/sentences.txt --attn_implementation flash_attention_2", "be loaded"),

@@ -158,9 +158,16 @@ def test_a_module_path_outside_the_model_is_refused(copy, foreign, number, tmp_p
     modules[number]["path"] = "../elsewhere"
     for directory in (copy, foreign):
         write_json(directory / "modules.json", modules)
-    with pytest.raises(UserError, match="modules.json has .*'path': '../elsewhere'.*, which is no module in it"):
-        load_encoder(str(copy))
-    with pytest.raises(UserError, match="modules.json names ../elsewhere, which is outside of the model"):
+        with pytest.raises(UserError, match="modules.json has .*'path': '../elsewhere'.*, which is no module in it"):
+            load_encoder(str(directory))
+
+
+def test_a_router_with_a_module_outside_the_model_is_refused(foreign):
+    module = {"idx": 0, "name": "0", "path": "0_Router", "type": "sentence_transformers.base.modules.router.Router"}
+    write_json(foreign / "modules.json", [module])
+    (foreign / "0_Router").mkdir()
+    write_json(foreign / "0_Router" / "router_config.json", {"types": {"../../elsewhere": "a.Module"}})
+    with pytest.raises(UserError, match="a router names 0_Router/../../elsewhere, which is outside of the model"):
         load_encoder(str(foreign))
 
 

@@ -226,8 +226,6 @@ def modules(*kinds: str) -> list[dict]:
         ("modules.json", {"value": modules("Transformer", "Pooling", "Mine")}, "its Mine cannot be taken over (unkn"),
         ("modules.json", {"value": [{"type": "my.Transformer", "path": ""}]}, "its my.Transformer is no module of s"),
         ("modules.json", {"value": modules("Dropout")}, "its Dropout cannot be taken over (unknown here)"),
-        ("modules.json", {"value": [3]}, "modules.json has 3, which is no module in it"),
-        ("modules.json", {"value": [{"type": "Transformer", "path": "../x"}]}, "which is no module in it"),
         (
             "modules.json",
             {"value": [{**modules("Transformer")[0], "path": "0_T"}]},
@@ -267,6 +265,13 @@ def test_what_cannot_be_taken_over_is_refused_with_the_reason(layered, file, cha
     message = str(refused.value)
     assert message.startswith(f"base_model: {layered}: ") and reason in message
     assert message.endswith("give another --base_model, or a copy of its encoder alone") and "\n" not in message
+
+
+@pytest.mark.parametrize("module", [3, {"type": "Transformer", "path": "../x"}, {"path": ""}])
+def test_a_list_of_other_things_than_modules_is_refused(layered, module):
+    change(layered, "modules.json", value=[module])
+    with pytest.raises(UserError, match="modules.json has .*, which is no module in it"):
+        recipe_on(layered)
 
 
 @pytest.mark.parametrize(
