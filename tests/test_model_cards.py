@@ -17,14 +17,14 @@ from csezoo.training.cards.card_tables import command
 from csezoo.training.cards.entries import entries
 from csezoo.training.cards.index import write_cards
 from csezoo.training.cards.method_texts import NLI, all_ideas, ideas, limits, text_names
-from csezoo.training.cards.model_card import UNTRAINED, model_card, recipe_card
+from csezoo.training.cards.model_card import INITIAL, UNTRAINED, model_card, recipe_card
 from csezoo.training.cards.published import published
 from csezoo.training.cli.parser import main
 from csezoo.training.evaluation.report import AVERAGE
 from csezoo.training.evaluation.tasks.names import RELEASED_PAIRS, STS_TASKS
 from csezoo.training.evaluation.tasks.senteval import REPOSITORY as SENTEVAL
 from csezoo.training.pictures.captions import PICTURES
-from csezoo.training.recipes import FREE_KEYS, file_name, load_recipe, parse_overrides, recipe_names
+from csezoo.training.recipes import FREE_KEYS, file_name, load_recipe, make_recipe, parse_overrides, recipe_names
 from csezoo.training.recipes.released import released
 
 ROOT = Path(__file__).parents[1]
@@ -356,6 +356,30 @@ def test_a_card_says_what_is_fitted_after_training_and_nothing_of_training_witho
     card = recipe_card(load_recipe("flow-bert-base-uncased")).text
     assert "| flow_epochs | 1.0 |" in card and "| flow_sentences | all |" in card
     assert "| learning rate |" not in card and "whitening" not in card.split("## Limits")[0]
+
+
+def test_the_card_of_a_whitened_sentence_encoder_does_not_call_it_untrained():
+    """A repository of sentence-transformers gives the recipe its length, see `follow_base`."""
+    keys = {"base_model": "owner/encoder", "train_file": "mine.txt", "max_steps": 0, "whitening": 16}
+    bare, served = (make_recipe({**keys, "served_length": length}) for length in (None, 256))
+    assert "never trained to embed" in recipe_card(bare).content
+    card = recipe_card(served)
+    assert "never trained to embed" not in card.text and "devlin2019bert" not in card.text
+    assert "The vectors are whitened" in card.text and not {"simcse", "contrastive-learning"} & set(card.data.tags)
+
+
+@pytest.mark.parametrize(
+    ("changes", "kept"),
+    [({"best_step": 0}, True), ({"soup": [0]}, True), ({"best_step": 0, "soup": [25]}, False), ({}, False)],
+)
+def test_a_card_says_if_no_update_was_better_than_the_model_before_training(changes, kept):
+    """It counts of the seed whose weights are shown."""
+    report = read(CARDS / "simcse-minilm")
+    for run in report["runs"]:
+        run["training"] |= changes if run["seed"] == report["best_seed"] else {}
+    recipe = load_recipe(str(CARDS / "simcse-minilm" / "recipe.yaml"), {"train_file": "mine.txt"})
+    card = model_card(recipe, report).text
+    assert (f"Status: {INITIAL}" in card, "trained on `mine.txt`" in card) == (kept, not kept)
 
 
 def test_the_index_names_labelled_data_too():

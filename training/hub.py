@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from huggingface_hub import (
+    ModelCard,
     constants,
     get_hf_file_metadata,
     hf_hub_download,
@@ -32,7 +33,7 @@ from huggingface_hub.errors import (
 )
 from huggingface_hub.utils.sha import sha_fileobj
 
-from .errors import OutOfTimeError, UserError, one_line, quoted
+from .errors import OutOfTimeError, UserError, library_errors, one_line, quoted
 from .files import read_json
 
 if TYPE_CHECKING:
@@ -128,6 +129,19 @@ def listed_modules(repository: str, revision: str | None = None) -> list[dict[st
         if not (isinstance(module, dict) and isinstance(module.get("type"), str) and is_inside(module.get("path"))):
             raise UserError(f"{repository}: modules.json has {quoted(module)}, which is no module in it")
     return modules
+
+
+def stated_in_card(repository: str, revision: str | None = None) -> dict[str, str]:
+    """Return the license and the language that the card of a repository states, each if it is a single one."""
+    readme = repository_file(repository, "README.md", revision)
+    try:
+        with library_errors("{error}"):
+            data = ModelCard.load(readme).data.to_dict() if readme else {}
+    except UserError:
+        return {}  # metadata that is not valid says nothing
+    listed = {key: data.get(key) for key in ("license", "language")}
+    single = {key: value[0] if isinstance(value, list) and len(value) == 1 else value for key, value in listed.items()}
+    return {key: value for key, value in single.items() if isinstance(value, str)}
 
 
 def may_exist(repository: str, name: str, revision: str | None = None) -> bool:

@@ -88,7 +88,7 @@ def text_names(recipe: Recipe) -> list[str]:
         names = ["simcse-sup" if name == "simcse" else name for name in names]
     names = [variant(name, recipe) for name in names if name in method_entries()]
     if not trained(recipe):
-        names = ["untrained"]
+        names = ["untrained"] if recipe.served_length is None else []
     of_labels = ["sbert"] if recipe.model.get("nli_classes") == 3 else []
     contrastive = recipe.model.get("nli_objective") == "contrastive"
     of_labels += ["simcse-sup"] if contrastive and recipe.reads_labelled_pairs else []
@@ -136,20 +136,24 @@ def ideas(names: Iterable[str]) -> list[Path]:
     return [all_ideas()[name] for name in names if name in all_ideas()]
 
 
-def limits(recipe: Recipe) -> list[str]:
-    """Return the known limits of the methods, the data, the base model and the length."""
+def limits(recipe: Recipe, *, learned: bool = True) -> list[str]:
+    """Return the known limits of the methods, the data, the base model and the length.
+
+    Args:
+        learned: whether the weights are those after any update, if there were updates.
+    """
+    learned = learned and trained(recipe)
     lines = [method_entries()[name]["limits"] for name in text_names(recipe)]
     if recipe.recipe in QUICKSTARTS:
         return [*lines, WORLD]
-    reads = recipe.max_steps != 0 or recipe.whitening or recipe.flow
+    reads = (learned and recipe.max_steps != 0) or recipe.whitening or recipe.flow
     sources = [(recipe.train_file, recipe.dataset_file or recipe.dataset)] if reads else []
-    if recipe.reads_labelled_pairs:
+    if learned and recipe.reads_labelled_pairs:
         sources.append((recipe.nli_file, recipe.nli_dataset_file or recipe.nli_dataset))
     for file, dataset in sources:
         if file:
-            learned = "trained on" if trained(recipe) else "fitted to"
-            name = code(file_name(file))
-            lines.append(f"The model was {learned} {name} and inherits the gaps and biases of that text.")
+            read = f"{'trained on' if learned else 'fitted to'} {code(file_name(file))}"
+            lines.append(f"The model was {read} and inherits the gaps and biases of that text.")
         elif dataset in DATA_LIMITS:
             lines.append(DATA_LIMITS[dataset])
     if recipe.base_model and recipe.base_model.endswith("uncased"):
@@ -160,7 +164,7 @@ def limits(recipe: Recipe) -> list[str]:
             "The model was trained on English sentences only. The effect on other languages was not measured."
         )
     cut = recipe.served_length is None or recipe.max_length < recipe.served_length
-    if trained(recipe) and recipe.tells_length and cut:
+    if learned and recipe.tells_length and cut:
         lines.append(
             f"Training cut sentences after {recipe.max_length} word pieces. Longer texts are embedded up to the limit "
             "of the encoder, but the model was not trained on them."

@@ -35,6 +35,7 @@ TEMPLATES = jinja2.Environment(trim_blocks=True, lstrip_blocks=True, keep_traili
 TEMPLATES.filters["quote"] = shlex.quote
 TEMPLATE = TEMPLATES.from_string((Path(__file__).parent / "card.jinja").read_text(encoding="utf-8"))
 UNTRAINED = f"{RECIPE_ONLY}. The command below makes the weights."
+INITIAL = "No checkpoint was better on dev than the model before training, so it has those weights."
 UNPUBLISHED = (
     f"{MEASURED}. The weights are not published. REPOSITORY is `best/` of the run that the command below makes."
 )
@@ -73,11 +74,15 @@ def model_card(
         results = [result for result in results if result["seed"] == report["best_seed"]]
     runs = report.get("runs", [report] if "training" in report else [])
     baseline = report.get("baseline")
+    chosen = [run["training"] for run in runs if run.get("seed") == report.get("best_seed", run.get("seed"))]
+    initial = any(run["updates"] and run.get("soup", [run["best_step"]]) == [0] for run in chosen)
+    status = [*([INITIAL] if initial else []), *([UNPUBLISHED] if not (published or adapter) else [])]
     near = report.get("neighbours") if trained(recipe) or recipe.whitening else None
     return fill_card(
         _metadata(recipe, results, bool(adapter)),
-        status=None if published or adapter else UNPUBLISHED,
+        status=" ".join(status),
         **_of_recipe(recipe, runs),
+        limits=limits(recipe, learned=not initial),
         ideas_at="" if published else IDEAS_AT,
         path="REPOSITORY",
         adapter=adapter,
@@ -99,6 +104,7 @@ def recipe_card(recipe: Recipe, *, changed: Sequence[Model] = ()) -> ModelCard:
         _metadata(recipe, [], False),
         status=UNTRAINED,
         **_of_recipe(recipe, []),
+        limits=limits(recipe),
         ideas_at=IDEAS_AT,
         path=f"runs/{recipe.name}/best",
         results="\n\n".join([*tables, published_tables(recipe.name)]),
@@ -120,7 +126,6 @@ def _of_recipe(recipe: Recipe, runs: Sequence[dict]) -> dict[str, Any]:
         # The command does not make these runs again.
         "forced": [{"seed": run["seed"], "changed": others(names)} for run, names in changed if names],
         "settings": settings_table(recipe),
-        "limits": limits(recipe),
         "citations": citations(recipe),
     }
 
@@ -139,12 +144,13 @@ def _metadata(recipe: Recipe, results: list[dict], adapter: bool) -> ModelCardDa
         )
         for result in results
     ]
+    methods = ["contrastive-learning", *recipe.method.split("+")] if trained(recipe) else []
     data = ModelCardData(
         language=recipe.language,
         license=recipe.license,
         library_name="peft" if adapter else "transformers",
         pipeline_tag="sentence-similarity",
-        tags=[*TAGS, "contrastive-learning", *recipe.method.split("+"), *(["lora", "peft"] if adapter else [])],
+        tags=[*TAGS, *methods, *(["lora", "peft"] if adapter else [])],
         base_model=base_model,
         datasets=list(_datasets(recipe)) or None,
         model_name=recipe.name if results else None,

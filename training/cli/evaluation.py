@@ -71,7 +71,7 @@ def add_commands(command: Command) -> None:
     added.add_argument("--data", **SENTEVAL)
     pooling = "the pooling of each of the two models; `own` for a model that defines its pooling itself"
     added.add_argument("--pooling", nargs=2, metavar="POOLING", help=pooling)
-    added.add_argument("--resamples", type=whole(), default=1000, help="bootstrap samples per task (default: 1000)")
+    added.add_argument("--resamples", type=whole(100), default=1000, help="bootstrap samples per task (default: 1000)")
     added = command(
         "glue",
         glue,

@@ -8,14 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from huggingface_hub import ModelCard
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from transformers import AutoConfig, PretrainedConfig, PreTrainedTokenizerBase
 
 from ..errors import UserError, library_errors, one_line, quoted
 from ..files import read_json
-from ..hub import listed_modules, local_directory, sha256
+from ..hub import listed_modules, local_directory, sha256, stated_in_card
 from ..loading.backbones import ABOUT_THE_FILE
 from ..loading.tokenizers import load_tokenizer
 from .pickles import read_pickle
@@ -88,17 +87,7 @@ def find_source(model: str, revision: str | None, *, modules: bool, authors_pick
     elif weights.name == SAFETENSORS and (encoder / PICKLE).is_file():
         notes.append(f"there is a {PICKLE} too, which was not read")
     name = model if commit else top.resolve().name
-    return Source(name, encoder, weights, commit, _license(top), **settings, notes=notes)
-
-
-def _license(top: Path) -> str | None:
-    readme = top / "README.md"
-    try:
-        with library_errors("{error}"):
-            name = ModelCard.load(readme).data.get("license") if readme.is_file() else None
-    except UserError:
-        return None  # metadata that is not valid says nothing
-    return name if isinstance(name, str) else None
+    return Source(name, encoder, weights, commit, stated_in_card(str(top)).get("license"), **settings, notes=notes)
 
 
 def _modules(top: Path) -> dict[str, Any]:

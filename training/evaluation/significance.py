@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -18,6 +19,9 @@ from .tasks.sts import PairTask
 
 # Of two equal models, one would be called better in 8 % of comparisons of 20 queries, and in 14 % of those of 10.
 FEWEST = 20
+# Of two equal models, one would be called better in 10 % of comparisons on 96 pairs of which 10 have grade 1 and the
+# others 0, in 18 % if 3 have it, and in 80 % if one has it.
+FEWEST_OTHERS = 10
 
 
 def pearson(first: np.ndarray, second: np.ndarray) -> np.ndarray:
@@ -140,9 +144,10 @@ def compare(
         tasks: pairs with gold scores, such as the tasks of the suite `sts`, or searches.
 
     Returns:
-        For each task its name as `task`, the number of its pairs or queries as `items`, the scores of `old` and `new`,
-        and the figures of `paired_bootstrap`: `difference` is new minus old. The average leaves out a task whose pairs
-        are all in another one, such as the short pairs of SICK-R.
+        For each task its name as `task`, the number of its pairs or queries as `items`, those with another grade than
+        the commonest one as `others` (of a search, all), the scores of `old` and `new`, and the figures of
+        `paired_bootstrap`: `difference` is new minus old. The average leaves out a task whose pairs are all in another
+        one, such as the short pairs of SICK-R. Its `others` are those of the task that has the fewest.
     """
     comparable = [task for task in tasks if isinstance(task, PairTask | SearchTask)]
     if len(comparable) < len(tasks):
@@ -156,12 +161,14 @@ def compare(
         if isinstance(task, SearchTask):
             scores = Scores(task.scores(new), task.scores(old))
             means = [float(values.mean()) for values in (scores.second, scores.first)]
+            others = len(scores)
         else:
             cosines = task.similarities(after), task.similarities(before)
             scores = Similarities(np.array(task.scores), *cosines, task.metric)
             means = [task.correlation(values) for values in reversed(cosines)]
+            others = len(scores) - max(Counter(task.scores).values())
         figures = paired_bootstrap([scores], resamples=resamples)
-        row = {"task": task.name, "items": len(scores), "old": means[0], "new": means[1], **figures}
+        row = {"task": task.name, "items": len(scores), "others": others, "old": means[0], "new": means[1], **figures}
         rows.append(row)
         if counts:
             averaged.append(row)
@@ -169,7 +176,9 @@ def compare(
     if len(rows) > 1:
         average = {name: float(np.mean([row[name] for row in averaged])) for name in ("old", "new")}
         figures = paired_bootstrap(drawn, resamples=resamples)
-        rows.append({"task": "average", "items": sum(map(len, drawn)), **average, **figures})
+        large = [row for row in averaged if row["items"] >= FEWEST] or averaged
+        others = min(row["others"] for row in large)
+        rows.append({"task": "average", "items": sum(map(len, drawn)), "others": others, **average, **figures})
     return rows
 
 
@@ -192,18 +201,22 @@ def verdict(row: dict) -> str:
     """Return one sentence that says which encoder is better, from a row of `compare`.
 
     Example:
-        >>> print(verdict({"items": 500, "difference": 0.53, "low": 0.14, "high": 0.93}))
+        >>> figures = {"difference": 0.53, "low": 0.14, "high": 0.93}
+        >>> print(verdict({"items": 500, "others": 400, **figures}))
         The new model is better: +0.53, and the 95 % interval, +0.14 to +0.93, has no zero in it (500 judged).
-        >>> print(verdict({"items": 50, "difference": 0.53, "low": -0.4, "high": 1.5}))
+        >>> print(verdict({"items": 50, "others": 40, "difference": 0.53, "low": -0.4, "high": 1.5}))
         Neither model is clearly better: +0.53, and the 95 % interval, -0.40 to +1.50, has zero in it (50 judged).
-        >>> print(verdict({"items": 9, "difference": 0.53, "low": 0.14, "high": 0.93}))
+        >>> print(verdict({"items": 9, "others": 7, **figures}))
         9 judged are too few to tell which model is better (+0.53); give 20 or more.
+        >>> print(verdict({"items": 500, "others": 3, **figures}))
+        Pairs with another grade than most: 3. They are too few to tell which model is better (+0.53); give 10 or more.
     """
+    few = "are too few to tell which model is better"
     if row["items"] < FEWEST:
-        return (
-            f"{row['items']} judged are too few to tell which model is better ({row['difference']:+.2f}); "
-            f"give {FEWEST} or more."
-        )
+        return f"{row['items']} judged {few} ({row['difference']:+.2f}); give {FEWEST} or more."
+    if row["others"] < FEWEST_OTHERS:
+        others = f"Pairs with another grade than most: {row['others']}. They"
+        return f"{others} {few} ({row['difference']:+.2f}); give {FEWEST_OTHERS} or more."
     better, zero = "Neither model is clearly", "has zero in it"
     if not row["low"] <= 0 <= row["high"]:
         better, zero = f"The {'new' if row['low'] > 0 else 'old'} model is", "has no zero in it"
@@ -218,7 +231,7 @@ def format_comparison(rows: Sequence[dict]) -> str:
     """Format the rows of `compare` as a table with a header, and what they say in one sentence.
 
     Example:
-        >>> row = {"task": "pairs", "items": 90, "old": 86.61, "new": 87.14}
+        >>> row = {"task": "pairs", "items": 90, "others": 70, "old": 86.61, "new": 87.14}
         >>> print(format_comparison([{**row, "difference": 0.53, "low": 0.14, "high": 0.93, "p": 0.008}]))
         task     old    new  new - old   95 % interval      p
         pairs  86.61  87.14      +0.53  +0.14 to +0.93  0.008

@@ -20,7 +20,7 @@ from csezoo.modeling.serving.pooling_csezoo import ACTIVATIONS, LAYERS, POOLINGS
 
 from ..errors import UserError, one_line, quoted
 from ..files import read_json
-from ..hub import listed_modules, may_exist, repository_file
+from ..hub import listed_modules, may_exist, repository_file, stated_in_card
 from ..recipes import Recipe, file_name, make_recipe
 from ..recipes.reading import as_word
 from .backbones import encoder_around, load_backbone
@@ -247,29 +247,32 @@ def follow_base(recipe: Recipe) -> tuple[Recipe, ServedEncoder | None]:
     """Return a recipe with the keys that the repository of its base model tells, and what else it tells.
 
     A key that the recipe's file or the command line sets is stronger than the repository, whatever it is for, and is
-    named. A key that neither sets is the repository's. A bare encoder tells nothing.
+    named. A key that neither sets is the repository's. A bare encoder tells the license and the language of its card.
 
     Raises:
         UserError: the repository cannot be taken over, with the reason.
     """
-    served = served_encoder(recipe.base_model, recipe.base_revision) if recipe.base_model else None
-    if served is None:
-        if recipe.base_model and may_exist(recipe.base_model, "modules.json", recipe.base_revision):
-            logger.warning(
-                "the Hub does not answer, and the cache does not say how %s is served; it is read as a bare encoder",
-                recipe.base_model,
-            )
+    if recipe.base_model is None:
         return recipe, None
+    base = recipe.base_model, recipe.base_revision
+    stated, served = stated_in_card(*base), served_encoder(*base)
+    if served is None and may_exist(recipe.base_model, "modules.json", recipe.base_revision):
+        logger.warning(
+            "the Hub does not answer, and the cache does not say how %s is served; it is read as a bare encoder",
+            recipe.base_model,
+        )
     own = {**recipe.to_dict(), "name": recipe.name}
-    name = file_name(served.name)
-    taken = {key: value for key, value in served.keys.items() if key not in recipe.given}
-    for key, value in served.keys.items():
+    name = file_name(recipe.base_model)
+    keys = {**stated, **(served.keys if served else {})}
+    taken = {key: value for key, value in keys.items() if key not in recipe.given}
+    for key, value in keys.items():
         if key in recipe.given and own[key] != value:
-            logger.warning("%s: %s is used; %s is served with %s", key, _shown(own[key]), name, _shown(value))
+            says = f"the card of {name} states" if key in stated else f"{name} is served with"
+            logger.warning("%s: %s is used; %s %s", key, _shown(own[key]), says, _shown(value))
     told = [f"{key} {_shown(value)}" for key, value in taken.items() if value not in (None, False)]
     if told:
         logger.info("as %s is served: %s", name, ", ".join(told))
-    return make_recipe({**own, **taken}), served
+    return (make_recipe({**own, **taken}) if taken else recipe), served
 
 
 def _shown(value: Any) -> str:

@@ -218,7 +218,8 @@ def train(
     mapped_by = "whitening" if recipe.whitening else "flow" if recipe.flow else None
     if accelerator.is_main_process:  # a run that resumes has restored its metrics now
         draw_prefix_tuning(log.metrics)
-        draw_training_curves(log.metrics, best.best_step)
+        if log.step:
+            draw_training_curves(log.metrics, best.best_step)
         if log.step and soup == [0]:
             with_map = f", and a {mapped_by} after them" if mapped_by else ""
             logger.warning("dev never improved: best/ has the initial weights%s", with_map)

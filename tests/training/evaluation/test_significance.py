@@ -154,6 +154,22 @@ def test_a_search_has_the_prompts_and_the_similarity_of_the_model(bases, tmp_pat
     assert plain.mean() != pytest.approx(scores.mean())
 
 
+def test_pairs_that_nearly_all_have_one_grade_are_too_few():
+    """One of two equal models would often be called better: a resample without the others has no correlation."""
+    grades = [float(n < 3) for n in range(len(PAIRS))]
+    tasks = [PairTask("few", PAIRS, grades, "here"), PairTask("toy", PAIRS, LENGTHS, "here")]
+    rows = compare(letters, lambda texts: letters(texts) ** 2, tasks, resamples=20)
+    assert [row["others"] for row in rows] == [3, len(PAIRS) - max(map(LENGTHS.count, LENGTHS)), 3]
+    assert verdict(rows[0]).startswith("Pairs with another grade than most: 3. They are too few to tell")
+    assert "too few" in verdict(rows[-1]) and "too few" not in verdict(rows[1])
+
+
+def test_pairs_of_equal_texts_are_not_said_to_show_that_the_encoder_knows_one_vector():
+    task = PairTask("same", [(text, text) for text, _ in PAIRS], LENGTHS, "here")
+    with pytest.raises(UserError, match="same: the two texts of each pair are equal; give pairs of different texts"):
+        compare(letters, letters, [task])
+
+
 def test_two_judgements_of_the_same_pairs_count_both():
     tasks = [PairTask(name, PAIRS, scores, "here") for name, scores in (("one", LENGTHS), ("two", LENGTHS[::-1]))]
     first, second, average = compare(letters, lambda texts: letters(texts) ** 2, tasks, resamples=20)
@@ -164,7 +180,9 @@ def test_two_judgements_of_the_same_pairs_count_both():
     ("low", "high", "better"), [(0.1, 0.9, "The new model is"), (-0.9, -0.1, "The old model is"), (-1, 1, "Neither")]
 )
 def test_the_sentence_names_the_better_model_by_the_interval(low, high, better):
-    assert verdict({"items": 90, "difference": (low + high) / 2, "low": low, "high": high}).startswith(better)
+    assert verdict({"items": 90, "others": 80, "difference": (low + high) / 2, "low": low, "high": high}).startswith(
+        better
+    )
 
 
 def test_a_resample_without_a_correlation_is_left_out():
@@ -230,7 +248,7 @@ def test_distance_to_a_published_number_is_in_standard_deviations():
 
 
 def run(capsys, base, *options):
-    main(["compare", str(base), str(base), "--pooling", "cls", "mean", "--resamples", "20", *options])
+    main(["compare", str(base), str(base), "--pooling", "cls", "mean", "--resamples", "100", *options])
     return capsys.readouterr().out.splitlines()
 
 

@@ -1,6 +1,7 @@
 """A repository of sentence-transformers as a base model: what is taken over, named, written back, and refused."""
 
 import logging
+import shutil
 from pathlib import Path
 
 import pytest
@@ -203,6 +204,23 @@ def test_what_the_recipe_does_not_set_is_the_repository_s(bases, tmp_path, caplo
 def test_a_bare_encoder_tells_nothing(base):
     recipe = make_recipe({"base_model": str(base)})
     assert follow_base(recipe) == (recipe, None) and as_served(base) is None
+
+
+@pytest.mark.parametrize("kind", ["served", "bare"])
+def test_the_license_and_the_language_are_those_on_the_card_of_the_base_model(bases, tmp_path, kind, caplog):
+    directory = tmp_path / "base"
+    if kind == "served":
+        sentence_transformer(bases["bert"]).save(str(directory))
+    else:
+        shutil.copytree(bases["bert"], directory)
+    readme = directory / "README.md"
+    readme.write_text("---\nlicense: cc-by-nc-4.0\nlanguage: [de]\n---\n", encoding="utf-8")
+    recipe = recipe_on(directory)
+    assert (recipe.license, recipe.language) == ("cc-by-nc-4.0", "de")
+    assert recipe_on(directory, license="mit").license == "mit"
+    assert caplog.messages[-1] == "license: mit is used; the card of base states cc-by-nc-4.0"
+    readme.write_text("---\nlicense: [\n---\n", encoding="utf-8")
+    assert recipe_on(directory).license == "apache-2.0"
 
 
 def change(directory: Path, file: str, value=None, **changes) -> None:

@@ -91,6 +91,8 @@ class PairTask:
         if math.isnan(value):
             if len(set(self.scores)) == 1:
                 raise UserError(f"{self.name}: all gold scores are equal; give pairs of different scores")
+            if all(first == second for first, second in self.pairs):
+                raise UserError(f"{self.name}: the two texts of each pair are equal; give pairs of different texts")
             raise UserError(
                 f"{self.name}: all similarities are equal; the encoder returns one vector for every sentence"
             )
