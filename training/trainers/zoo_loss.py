@@ -123,10 +123,21 @@ class ZooLoss(nn.Module):
         self.stages = Stages()
         self.parts, self.eval_parts = LossParts(), LossParts()
         own = {id(parameter) for parameter in model.parameters()}
-        for parameter in self.trained.parameters():
-            if parameter.requires_grad and id(parameter) not in own:  # the trainer wraps the model alone
-                parameter.register_hook(mean_over_processes)
+        heads = [parameter for parameter in self.trained.parameters() if id(parameter) not in own]
+        self.averaged = [parameter for parameter in heads if parameter.requires_grad]
+        self.average_gradients()
         self.begin_stage(stage)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self.average_gradients()  # a copy of a parameter has no hooks
+
+    def average_gradients(self) -> None:
+        """Average the gradients of the heads over the processes, because a trainer wraps the model alone."""
+        for parameter in self.averaged:
+            trains = parameter.requires_grad  # a stage freezes some
+            parameter.requires_grad_().register_hook(mean_over_processes)
+            parameter.requires_grad_(trains)
 
     def begin_stage(self, stage: str) -> None:
         """Begin a stage, `nli` or `contrastive`, before a trainer is made for it."""

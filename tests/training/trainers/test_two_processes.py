@@ -27,7 +27,7 @@ def on_one_process(name, base, generator, directory, **arguments):
 def test_two_processes_train_as_one(name, trained, base_without_dropout, bases, tmp_path):
     alone = on_one_process(name, base_without_dropout, bases["bert"], tmp_path, per_device_train_batch_size=8)
     for key, tensor in alone.state_dict().items():
-        torch.testing.assert_close(trained[f"{name}-True"][key], tensor, atol=1e-6, rtol=0, msg=key)
+        torch.testing.assert_close(trained[f"{name}-together"][key], tensor, atol=1e-6, rtol=0, msg=key)
 
 
 @pytest.mark.parametrize("name", ["simcse", "diffcse"])
@@ -35,4 +35,11 @@ def test_without_gathering_each_process_is_an_accumulated_batch(name, trained, b
     arguments = {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 2}
     alone = on_one_process(name, base_without_dropout, bases["bert"], tmp_path, **arguments)
     for key, parameter in alone.named_parameters():
-        torch.testing.assert_close(trained[f"{name}-False"][key], parameter.data, atol=1e-6, rtol=0, msg=key)
+        torch.testing.assert_close(trained[f"{name}-apart"][key], parameter.data, atol=1e-6, rtol=0, msg=key)
+
+
+@pytest.mark.parametrize("name", ["simcse", "diffcse"])
+def test_a_copy_of_a_loss_trains_its_heads_as_the_loss_does(name, trained):
+    """Heads differ between the processes if their gradients are not averaged."""
+    for key, tensor in trained[f"{name}-together"].items():
+        torch.testing.assert_close(trained[f"{name}-copied"][key], tensor, atol=1e-6, rtol=0, msg=key)
