@@ -25,7 +25,7 @@ from csezoo.training.evaluation.tasks.sts import load_task
 from csezoo.training.evaluation.tasks.transfer import load_transfer_task
 from csezoo.training.files import read_json, write_json
 
-UPDATES, BATCH, SEEDS = 100, 64, (1, 2)
+UPDATES, BATCH, SEEDS = 100, 64, (1, 2, 3)
 RECIPES = ("adapt", "adapt-distil")
 RATES = {"TSDAE": 3e-5, "SimCSE": 5e-5}  # of sentence-transformers' examples
 

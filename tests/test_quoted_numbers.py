@@ -296,13 +296,14 @@ RESULTS += [explanations_that_were_tried, the_recipe_of_the_zoo, baselines]
 
 
 def domains():
-    scores: dict[str, dict[str, list[str]]] = {}
+    scores: dict[str, dict[str, list[float]]] = {}
     for run in read(DOCS / "all-minilm-l6-domains.json"):
-        scores.setdefault(run["way"], {}).setdefault(run["domain"], []).append(f"{run['result']['value']:.2f}")
+        scores.setdefault(run["way"], {}).setdefault(run["domain"], []).append(run["result"]["value"])
     for way, made in scores.items():
         name = f"`{way}`" if way.startswith("adapt") else way
         name += " of sentence-transformers" if way in ("SimCSE", "TSDAE") else ""
-        cells = [", ".join(made.get(domain, [])) for domain in ("reviews", "questions", "captions", "news")]
+        values = [made.get(domain) for domain in ("reviews", "questions", "captions", "news")]
+        cells = [spread(each) if each else "" for each in values]
         yield f"| {name} | {' | '.join(cells)} |"
 
 
