@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -252,27 +252,35 @@ def follow_base(recipe: Recipe) -> tuple[Recipe, ServedEncoder | None]:
     Raises:
         UserError: the repository cannot be taken over, with the reason.
     """
-    if recipe.base_model is None:
+    if (base := recipe.base_model) is None:
         return recipe, None
-    base = recipe.base_model, recipe.base_revision
-    stated, served = stated_in_card(*base), served_encoder(*base)
-    if served is None and may_exist(recipe.base_model, "modules.json", recipe.base_revision):
-        logger.warning(
-            "the Hub does not answer, and the cache does not say how %s is served; it is read as a bare encoder",
-            recipe.base_model,
-        )
+    name = file_name(base)
+    from_card: dict[str, Any] = {}
+    for key, value in stated_in_card(base, recipe.base_revision).items():
+        used = getattr(recipe, key)
+        if key in recipe.given and used != value:
+            logger.warning("%s: %s is used; the card of %s states %s", key, _shown(used), name, _shown(value))
+        elif used != value:
+            logger.info("%s: %s, as the card of %s states", key, _shown(value), name)
+            from_card[key] = value
+    recipe = replace(recipe, **from_card)
+    served = served_encoder(base, recipe.base_revision)
+    if served is None:
+        if may_exist(base, "modules.json", recipe.base_revision):
+            logger.warning(
+                "the Hub does not answer, and the cache does not say how %s is served; it is read as a bare encoder",
+                base,
+            )
+        return recipe, None
     own = {**recipe.to_dict(), "name": recipe.name}
-    name = file_name(recipe.base_model)
-    keys = {**stated, **(served.keys if served else {})}
-    taken = {key: value for key, value in keys.items() if key not in recipe.given}
-    for key, value in keys.items():
+    taken = {key: value for key, value in served.keys.items() if key not in recipe.given}
+    for key, value in served.keys.items():
         if key in recipe.given and own[key] != value:
-            says = f"the card of {name} states" if key in stated else f"{name} is served with"
-            logger.warning("%s: %s is used; %s %s", key, _shown(own[key]), says, _shown(value))
+            logger.warning("%s: %s is used; %s is served with %s", key, _shown(own[key]), name, _shown(value))
     told = [f"{key} {_shown(value)}" for key, value in taken.items() if value not in (None, False)]
     if told:
         logger.info("as %s is served: %s", name, ", ".join(told))
-    return (make_recipe({**own, **taken}) if taken else recipe), served
+    return make_recipe({**own, **taken}), served
 
 
 def _shown(value: Any) -> str:
