@@ -346,7 +346,7 @@ def test_a_move_that_was_interrupted_is_finished(recipe, judging_file, tmp_path)
 
 
 def test_seeds_of_a_command_that_trained_nothing_are_forgotten(recipe, tmp_path):
-    with pytest.raises(UserError, match="gradient_checkpointing|base_model"):
+    with pytest.raises(UserError, match="could not be loaded"):
         train(recipe, seeds=[1, 2], base_model="no/such-model")
     train(recipe, seeds=[7])
     assert read(tmp_path / "run")["seed"] == 7, "in the run's own directory"
