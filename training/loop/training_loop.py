@@ -220,9 +220,9 @@ def train(
         draw_prefix_tuning(log.metrics)
         if log.step:
             draw_training_curves(log.metrics, best.best_step)
-        if log.step and soup == [0]:
-            with_map = f", and a {mapped_by} after them" if mapped_by else ""
-            logger.warning("dev never improved: best/ has the initial weights%s", with_map)
+            if soup == [0]:
+                with_map = f", and a {mapped_by} after them" if mapped_by else ""
+                logger.warning("dev never improved: best/ has the initial weights%s", with_map)
     return {
         "best_step": best.best_step,
         "dev": best.best_score,
